@@ -1,0 +1,45 @@
+# Every target makes its own virtual environment and installs what it needs. See `make help`.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help demo check test bench format clean
+
+help: ## Show this list
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
+
+demo: $(READY) ## Publish and read on SQLite, in a few seconds
+	@$(BIN)/rowmq demo
+
+check: $(READY) ## Format, lint, types, layers and unit tests; no server, under a minute
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+	@$(BIN)/pytest tests/unit -q
+
+test: $(READY) ## All tests, on SQLite, PostgreSQL and MariaDB servers of their own
+	@$(BIN)/pytest
+
+bench: $(READY) ## Measure publishing against the raw limit of each database
+	@$(BIN)/python -m benchmarks.publish
+
+format: $(READY) ## Format the code and mend what the linter can
+	@$(BIN)/ruff check --fix-only --quiet .
+	@$(BIN)/ruff format --quiet .
+
+clean: ## Remove the virtual environment and all caches
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis build dist
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "RowMQ needs Python 3.11 or newer; name one: make PYTHON=/path/to/python3" >&2; exit 1; }
+	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV) || \
+		{ rm -rf $(VENV); echo "Python has no venv; on Debian: apt-get install python3-venv" >&2; exit 1; }
+	@echo "Installing into $(VENV) ..."
+	@$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt \
+		--editable '.[postgres,mysql,dev]'
+	@touch $(READY)

@@ -1,0 +1,560 @@
+"""The two clients: `RowMQ` for sync code and `AsyncRowMQ` for async code.
+
+They have the same methods with the same signatures, and each method is a line or two: check the
+input, name the operation, run it. What happens is in `store`, how it is run in `drivers`.
+"""
+
+import contextlib
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from functools import partial
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from rowmq.combining import AsyncCombiner, Combiner
+from rowmq.drivers.base import (
+    AsyncDriver,
+    AsyncGuest,
+    AsyncSession,
+    Guest,
+    Session,
+    SyncDriver,
+)
+from rowmq.drivers.callers import async_guest_of, guest_of
+from rowmq.engine import Engine, Options, open_async_engine, open_engine, store_for
+from rowmq.errors import Closed, InvalidInput, InvalidOption, SchemaError, SchemaTooNew
+from rowmq.message import Message, Migration, PublishResult, TopicInfo
+from rowmq.naming import check_key, check_topic
+from rowmq.store.dialect import DEFAULT_PREFIX
+from rowmq.store.statement import Operation, Result
+from rowmq.store.topics import Entry, check_limit, prepare
+from rowmq.times import Duration, to_micros
+
+__all__ = [
+    "DEFAULT_PREFIX",
+    "AsyncRowMQ",
+    "AsyncTransaction",
+    "RowMQ",
+    "Transaction",
+    "connect",
+    "connect_async",
+    "schema_sql",
+]
+
+T = TypeVar("T")
+Params = Sequence[Any] | Mapping[str, Any]
+
+
+def connect(
+    url: str,
+    *,
+    prefix: str = DEFAULT_PREFIX,
+    schema: str | None = None,
+    pool_size: int = 10,
+    pool_timeout: Duration = 30.0,
+    connect_timeout: Duration = 10.0,
+    retry_for: Duration = 10.0,
+    prepared_statements: bool = True,
+) -> "RowMQ":
+    """Connect to a database for sync code.
+
+    `url` is `sqlite:///queue.db`, `sqlite://` (memory), `postgresql://...`, `mysql://...` or
+    `mariadb://...`. `prefix` and, on PostgreSQL, `schema` say where the tables are. At most
+    `pool_size` connections are opened; a call waits `pool_timeout` for a free one. Transient errors
+    are retried for `retry_for`. Turn `prepared_statements` off behind PgBouncer.
+
+    Raises `UnknownScheme`, `InvalidURL`, `MissingExtra`, `DatabaseUnreachable`,
+    `AuthenticationFailed`, `NotADatabase` or `SchemaTooNew`. SQLite is migrated at once; a server
+    whose tables are missing or old is reported by the first call, so that `migrate()` can be it.
+    """
+    options = Options(
+        prefix=prefix,
+        schema=schema,
+        pool_size=pool_size,
+        pool_timeout=pool_timeout,
+        connect_timeout=connect_timeout,
+        retry_for=retry_for,
+        prepared_statements=prepared_statements,
+    )
+    mq = RowMQ(open_engine(url, options))
+    try:
+        mq._prepare()  # noqa: SLF001 - the client's own constructor
+    except BaseException:
+        mq.close()
+        raise
+    return mq
+
+
+async def connect_async(
+    url: str,
+    *,
+    prefix: str = DEFAULT_PREFIX,
+    schema: str | None = None,
+    pool_size: int = 10,
+    pool_timeout: Duration = 30.0,
+    connect_timeout: Duration = 10.0,
+    retry_for: Duration = 10.0,
+    prepared_statements: bool = True,
+) -> "AsyncRowMQ":
+    """Connect to a database for async code; everything else is as for `connect`."""
+    options = Options(
+        prefix=prefix,
+        schema=schema,
+        pool_size=pool_size,
+        pool_timeout=pool_timeout,
+        connect_timeout=connect_timeout,
+        retry_for=retry_for,
+        prepared_statements=prepared_statements,
+    )
+    mq = AsyncRowMQ(open_async_engine(url, options))
+    try:
+        await mq._prepare()  # noqa: SLF001 - the client's own constructor
+    except BaseException:
+        await mq.close()
+        raise
+    return mq
+
+
+def schema_sql(database: str, *, prefix: str = DEFAULT_PREFIX, schema: str | None = None) -> str:
+    """The SQL that makes all tables, for review or for another migration tool.
+
+    `database` is `postgresql`, `mysql`, `mariadb` or `sqlite`. The text is the same every time.
+    """
+    return store_for(database, prefix=prefix, schema=schema).schema.script()
+
+
+class RowMQ:
+    """A client for sync code. Safe to share between threads, and to use after a fork."""
+
+    def __init__(self, engine: Engine[SyncDriver]) -> None:
+        self._engine = engine
+        self._driver = engine.driver
+        self._store = engine.store
+        self._checked = False
+        self._combiner = Combiner(self._publish)
+
+    # --- topics ---------------------------------------------------------------------------------
+
+    def publish(
+        self,
+        topic: str,
+        payload: Any,
+        *,
+        key: str | None = None,
+        id: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        connection: Any = None,
+    ) -> PublishResult:
+        """Append a message to a topic. It is durable when this returns.
+
+        Messages with the same `key` keep their order. A second message with the same key and `id`
+        adds nothing and is answered with `duplicate=True`. With `connection=`, the message is part
+        of the caller's own transaction and there only if that commits. Raises `InvalidInput`.
+        """
+        message = Message(payload=payload, key=key, id=id, headers=headers or {})
+        entry = prepare(topic, message)
+        if connection is None:
+            return self._combiner.submit(entry)
+        return self._publish([entry], connection)[0]
+
+    def publish_many(
+        self, topic: str, messages: Iterable[Message[Any]], *, connection: Any = None
+    ) -> list[PublishResult]:
+        """Append messages to a topic in one transaction: all of them, or none and an error."""
+        return self._publish(prepare_many(topic, messages), connection)
+
+    def read(
+        self,
+        topic: str,
+        *,
+        key: str | None = None,
+        from_offset: int = 1,
+        since: datetime | None = None,
+        limit: int = 100,
+        type: Any = None,
+    ) -> list[Message[Any]]:
+        """Look at messages without consuming them, in order of key and offset.
+
+        With `key` one partition, without it all; from an offset on, or those published since a
+        time; payloads as `type`, if one is given. Raises `PayloadMismatch` if one does not parse.
+        """
+        return self._run(
+            read_operation(
+                self._store.topics.read,
+                topic,
+                key=key,
+                from_offset=from_offset,
+                since=since,
+                limit=limit,
+                type=type,
+            )
+        )
+
+    def topics(self) -> list[TopicInfo]:
+        """Every topic, with its partitions and messages counted."""
+        return self._run(self._store.topics.list_topics)
+
+    def configure_topic(
+        self, topic: str, *, max_payload_bytes: int | None = None, connection: Any = None
+    ) -> None:
+        """Change a topic's settings; those left out stay as they are."""
+        limit, name = check_limit(max_payload_bytes), check_topic(topic)
+        self._run(partial(self._store.topics.configure, name, max_payload_bytes=limit), connection)
+
+    # --- transactions, schema, life -------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator["Transaction"]:
+        """A transaction for own SQL and RowMQ's writes together: all of it, or nothing.
+
+        Leaving the block commits; an exception rolls back.
+        """
+        self._check_schema()
+        session = self._driver.begin()
+        tx = Transaction(self, session)
+        try:
+            yield tx
+        except BaseException as error:
+            tx._open = False  # noqa: SLF001 - its maker
+            self._driver.end(session, error=error)
+            raise
+        tx._open = False  # noqa: SLF001
+        self._driver.end(session, error=None)
+
+    def migrate(self, *, dry_run: bool = False) -> list[Migration]:
+        """Bring the tables up to date, safely from any number of processes at once.
+
+        Returns what was applied; with `dry_run`, what would be.
+        """
+        schema = self._store.schema
+        done = self._driver.run(schema.pending if dry_run else schema.migrate)
+        self._checked = not dry_run
+        return done
+
+    def close(self) -> None:
+        """Close every connection. A call after that raises `Closed`."""
+        self._driver.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # --- running operations ---------------------------------------------------------------------
+
+    def _publish(self, entries: list[Entry], connection: Any = None) -> list[PublishResult]:
+        if not entries:
+            return []
+        publish = partial(self._store.topics.publish, entries, alone=connection is None)
+        return self._run(publish, connection)
+
+    def _run(self, make: Callable[[], Operation[T]], connection: Any = None) -> T:
+        self._check_schema()
+        if connection is None:
+            return self._driver.run(make)
+        return self._driver.follow(self._guest(connection), make())
+
+    def _guest(self, connection: Any) -> Guest:
+        if isinstance(connection, Transaction):
+            return connection._session_of(self)  # noqa: SLF001 - its maker
+        return guest_of(connection, self._engine.database)
+
+    def _prepare(self) -> None:
+        lasting = self._engine.database == "sqlite"  # a file may be busy; a server is there or not
+        found = self._driver.run(self._store.schema.check, retry_for=None if lasting else 0)
+        if must_migrate(found, self._engine.database):
+            self.migrate()
+        else:
+            self._checked = found is None
+
+    def _check_schema(self) -> None:
+        if not self._checked:
+            error = self._driver.run(self._store.schema.check)
+            if error is not None:
+                raise error
+            self._checked = True
+
+
+class AsyncRowMQ:
+    """A client for async code, for one event loop."""
+
+    def __init__(self, engine: Engine[AsyncDriver]) -> None:
+        self._engine = engine
+        self._driver = engine.driver
+        self._store = engine.store
+        self._checked = False
+        self._combiner = AsyncCombiner(self._publish)
+
+    # --- topics ---------------------------------------------------------------------------------
+
+    async def publish(
+        self,
+        topic: str,
+        payload: Any,
+        *,
+        key: str | None = None,
+        id: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        connection: Any = None,
+    ) -> PublishResult:
+        """Append a message to a topic: see `RowMQ.publish`."""
+        message = Message(payload=payload, key=key, id=id, headers=headers or {})
+        entry = prepare(topic, message)
+        if connection is None:
+            return await self._combiner.submit(entry)
+        return (await self._publish([entry], connection))[0]
+
+    async def publish_many(
+        self, topic: str, messages: Iterable[Message[Any]], *, connection: Any = None
+    ) -> list[PublishResult]:
+        """Append messages to a topic in one transaction: see `RowMQ.publish_many`."""
+        return await self._publish(prepare_many(topic, messages), connection)
+
+    async def read(
+        self,
+        topic: str,
+        *,
+        key: str | None = None,
+        from_offset: int = 1,
+        since: datetime | None = None,
+        limit: int = 100,
+        type: Any = None,
+    ) -> list[Message[Any]]:
+        """Look at messages without consuming them: see `RowMQ.read`."""
+        return await self._run(
+            read_operation(
+                self._store.topics.read,
+                topic,
+                key=key,
+                from_offset=from_offset,
+                since=since,
+                limit=limit,
+                type=type,
+            )
+        )
+
+    async def topics(self) -> list[TopicInfo]:
+        """Every topic, with its partitions and messages counted."""
+        return await self._run(self._store.topics.list_topics)
+
+    async def configure_topic(
+        self, topic: str, *, max_payload_bytes: int | None = None, connection: Any = None
+    ) -> None:
+        """Change a topic's settings; those left out stay as they are."""
+        limit, name = check_limit(max_payload_bytes), check_topic(topic)
+        configure = partial(self._store.topics.configure, name, max_payload_bytes=limit)
+        await self._run(configure, connection)
+
+    # --- transactions, schema, life -------------------------------------------------------------
+
+    @contextlib.asynccontextmanager
+    async def transaction(self) -> AsyncIterator["AsyncTransaction"]:
+        """A transaction for own SQL and RowMQ's writes together: see `RowMQ.transaction`."""
+        await self._check_schema()
+        session = await self._driver.begin()
+        tx = AsyncTransaction(self, session)
+        try:
+            yield tx
+        except BaseException as error:
+            tx._open = False  # noqa: SLF001 - its maker
+            await self._driver.end(session, error=error)
+            raise
+        tx._open = False  # noqa: SLF001
+        await self._driver.end(session, error=None)
+
+    async def migrate(self, *, dry_run: bool = False) -> list[Migration]:
+        """Bring the tables up to date: see `RowMQ.migrate`."""
+        schema = self._store.schema
+        done = await self._driver.run(schema.pending if dry_run else schema.migrate)
+        self._checked = not dry_run
+        return done
+
+    async def close(self) -> None:
+        """Close every connection. A call after that raises `Closed`."""
+        await self._combiner.close()
+        await self._driver.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    # --- running operations ---------------------------------------------------------------------
+
+    async def _publish(self, entries: list[Entry], connection: Any = None) -> list[PublishResult]:
+        if not entries:
+            return []
+        publish = partial(self._store.topics.publish, entries, alone=connection is None)
+        return await self._run(publish, connection)
+
+    async def _run(self, make: Callable[[], Operation[T]], connection: Any = None) -> T:
+        await self._check_schema()
+        if connection is None:
+            return await self._driver.run(make)
+        return await self._driver.follow(await self._guest(connection), make())
+
+    async def _guest(self, connection: Any) -> AsyncGuest:
+        if isinstance(connection, AsyncTransaction):
+            return connection._session_of(self)  # noqa: SLF001 - its maker
+        return await async_guest_of(connection, self._engine.database)
+
+    async def _prepare(self) -> None:
+        lasting = self._engine.database == "sqlite"  # a file may be busy; a server is there or not
+        found = await self._driver.run(self._store.schema.check, retry_for=None if lasting else 0)
+        if must_migrate(found, self._engine.database):
+            await self.migrate()
+        else:
+            self._checked = found is None
+
+    async def _check_schema(self) -> None:
+        if not self._checked:
+            error = await self._driver.run(self._store.schema.check)
+            if error is not None:
+                raise error
+            self._checked = True
+
+
+class Transaction:
+    """An open transaction of `RowMQ.transaction()`, for one thread."""
+
+    def __init__(self, mq: RowMQ, session: Session) -> None:
+        self._mq = mq
+        self._session = session
+        self._open = True
+
+    def execute(self, sql: str, params: Params | None = None) -> Result:
+        """Run SQL of your own, with `?`, `%s`, `$1` or `:name` for parameters on any database."""
+        session = self._session_of(self._mq)
+        try:
+            return session.query(sql, params)
+        except Exception as error:
+            raise session.translate(error) from error
+
+    def publish(
+        self,
+        topic: str,
+        payload: Any,
+        *,
+        key: str | None = None,
+        id: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> PublishResult:
+        """Publish in this transaction: see `RowMQ.publish`."""
+        return self._mq.publish(topic, payload, key=key, id=id, headers=headers, connection=self)
+
+    def publish_many(self, topic: str, messages: Iterable[Message[Any]]) -> list[PublishResult]:
+        """Publish many in this transaction: see `RowMQ.publish_many`."""
+        return self._mq.publish_many(topic, messages, connection=self)
+
+    def _session_of(self, mq: RowMQ) -> Session:
+        refuse_ended(open_=self._open, same=mq is self._mq)
+        return self._session
+
+
+class AsyncTransaction:
+    """An open transaction of `AsyncRowMQ.transaction()`, for one task."""
+
+    def __init__(self, mq: AsyncRowMQ, session: AsyncSession) -> None:
+        self._mq = mq
+        self._session = session
+        self._open = True
+
+    async def execute(self, sql: str, params: Params | None = None) -> Result:
+        """Run SQL of your own, with `?`, `%s`, `$1` or `:name` for parameters on any database."""
+        session = self._session_of(self._mq)
+        try:
+            return await session.query(sql, params)
+        except Exception as error:
+            raise session.translate(error) from error
+
+    async def publish(
+        self,
+        topic: str,
+        payload: Any,
+        *,
+        key: str | None = None,
+        id: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> PublishResult:
+        """Publish in this transaction: see `RowMQ.publish`."""
+        return await self._mq.publish(
+            topic, payload, key=key, id=id, headers=headers, connection=self
+        )
+
+    async def publish_many(
+        self, topic: str, messages: Iterable[Message[Any]]
+    ) -> list[PublishResult]:
+        """Publish many in this transaction: see `RowMQ.publish_many`."""
+        return await self._mq.publish_many(topic, messages, connection=self)
+
+    def _session_of(self, mq: AsyncRowMQ) -> AsyncSession:
+        refuse_ended(open_=self._open, same=mq is self._mq)
+        return self._session
+
+
+def prepare_many(topic: str, messages: Iterable[Message[Any]]) -> list[Entry]:
+    """The entries of many messages; the error of a bad one says which it is."""
+    check_topic(topic)
+    entries = []
+    for place, message in enumerate(messages):
+        if not isinstance(message, Message):
+            raise InvalidInput(
+                f"item {place} is a {type(message).__name__}: wrap each payload, as in "
+                f"rowmq.Message(payload=...)"
+            )
+        try:
+            entries.append(prepare(topic, message))
+        except InvalidInput as error:
+            raise type(error)(f"message {place}: {error}") from error
+    return entries
+
+
+def read_operation(
+    read: Callable[..., Operation[list[Message[Any]]]],
+    topic: str,
+    *,
+    key: str | None,
+    from_offset: int,
+    since: datetime | None,
+    limit: int,
+    type: Any,
+) -> Callable[[], Operation[list[Message[Any]]]]:
+    """The checked arguments of `read`, bound to its operation."""
+    for name, value in (("from_offset", from_offset), ("limit", limit)):
+        if not isinstance(value, int) or value < 1:
+            raise InvalidOption(f"{name} must be 1 or more, not {value!r}")
+    return partial(
+        read,
+        check_topic(topic),
+        key=check_key(key),
+        from_offset=from_offset,
+        since=None if since is None else to_micros(since),
+        limit=limit,
+        type=type,
+    )
+
+
+def must_migrate(found: SchemaError | None, database: str) -> bool:
+    """Whether to migrate when connecting: SQLite's file is nobody else's to look after."""
+    if isinstance(found, SchemaTooNew):
+        raise found
+    return found is not None and database == "sqlite"
+
+
+def refuse_ended(*, open_: bool, same: bool) -> None:
+    if not open_:
+        raise Closed("this transaction has ended; begin another with mq.transaction()")
+    if not same:
+        raise InvalidInput("this transaction belongs to another client; use that one")

@@ -1,0 +1,359 @@
+"""Driving an operation: one body of logic for sync and async.
+
+What a driver does (take a connection, begin, execute, commit, try again) is itself written as a
+generator, of steps. A step is a call that is ready to be made; on a sync driver it returns a value,
+on an async one an awaitable. `take_steps` and `take_steps_async` make the calls. So transactions,
+retries and the handling of errors stand once, here, for all databases and both kinds of code.
+
+    attempts -> one_attempt -> drive    -> operation
+    (retries)   (connection)   (BEGIN..)   (statements)
+"""
+
+import asyncio
+import random
+import time
+from collections.abc import Callable, Generator
+from functools import partial
+from itertools import count
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+
+from rowmq.drivers.faults import Translate
+from rowmq.errors import ConnectionLost, DatabaseUnreachable, PoolTimeout, TransientError
+from rowmq.store.statement import Operation, Result, Statement
+
+__all__ = [
+    "AsyncDriver",
+    "AsyncGuest",
+    "AsyncSession",
+    "Driver",
+    "Guest",
+    "Limits",
+    "Observer",
+    "Session",
+    "Step",
+    "Steps",
+    "SyncDriver",
+    "attempts",
+    "begin_attempts",
+    "take_steps",
+    "take_steps_async",
+]
+
+T = TypeVar("T")
+Step = Callable[[], Any]
+Steps = Generator[Step, Any, T]
+Observer = Callable[[Statement], None]
+"""Is told of every statement before it runs: for metrics, traces and tests."""
+
+BACKOFF_SECONDS_FIRST = 0.01
+BACKOFF_SECONDS_MAX = 1.0
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """How many connections, and how long to wait for what; times in seconds."""
+
+    pool_size: int
+    pool_timeout: float
+    connect_timeout: float
+    retry_for: float
+    prepared_statements: bool
+
+
+class AnyGuest(Protocol):
+    """What can execute statements in a transaction that is somebody else's, sync or async."""
+
+    @property
+    def translate(self) -> Translate: ...
+    def execute(self, statement: Statement) -> Any: ...
+
+
+class Guest(AnyGuest, Protocol):
+    """A guest for sync code."""
+
+    def execute(self, statement: Statement) -> Result: ...
+
+
+class AsyncGuest(AnyGuest, Protocol):
+    """A guest for async code."""
+
+    async def execute(self, statement: Statement) -> Result: ...
+
+
+class AnySession(AnyGuest, Protocol):
+    """A connection of our own, sync or async."""
+
+    @property
+    def sole_is_safe(self) -> bool:
+        """Whether one statement outside a transaction always stays on one server."""
+
+    def begin(self) -> Any: ...
+    def commit(self) -> Any: ...
+    def rollback(self) -> Any: ...
+    def query(self, sql: str, params: Any) -> Any:
+        """Run SQL of the user's own."""
+
+    def close(self) -> None:
+        """Let go of the connection, in whatever state it is. Never raises, never waits."""
+
+
+class Session(AnySession, Protocol):
+    """A connection of a sync driver."""
+
+    def begin(self) -> None: ...
+    def commit(self) -> None: ...
+    def rollback(self) -> None: ...
+    def execute(self, statement: Statement) -> Result: ...
+    def query(self, sql: str, params: Any) -> Result: ...
+
+
+class AsyncSession(AnySession, Protocol):
+    """A connection of an async driver."""
+
+    async def begin(self) -> None: ...
+    async def commit(self) -> None: ...
+    async def rollback(self) -> None: ...
+    async def execute(self, statement: Statement) -> Result: ...
+    async def query(self, sql: str, params: Any) -> Result: ...
+
+
+class AnyPool(Protocol):
+    """What the steps need of a pool."""
+
+    def acquire(self) -> Any: ...
+    def release(self, session: Any, *, healthy: bool) -> None: ...
+    def clear(self) -> None: ...
+    def close(self) -> None: ...
+
+
+class Driver:
+    """What sync and async drivers share."""
+
+    def __init__(self, pool: AnyPool, *, retry_for: float) -> None:
+        self.pool = pool
+        self.retry_for = retry_for
+        self.observers: list[Observer] = []
+
+    def observe(self, statement: Statement) -> None:
+        for observer in self.observers:
+            observer(statement)
+
+
+def attempts(
+    driver: Driver,
+    make: Callable[[], Operation[T]],
+    sleep: Callable[[float], Any],
+    retry_for: float,
+) -> Steps[T]:
+    """Run an operation in a transaction of its own, and again after transient errors.
+
+    A COMMIT whose answer was lost may have happened: operations are safe to repeat, so it is
+    treated like any other lost connection. The last error is raised when the time is over.
+    """
+    started = time.monotonic()
+    for attempt in count():
+        try:
+            return (yield from one_attempt(driver, make))
+        except PoolTimeout:
+            raise
+        except TransientError as error:
+            pause = backoff_seconds(attempt)
+            if time.monotonic() - started + pause > retry_for:
+                raise
+            if isinstance(error, ConnectionLost | DatabaseUnreachable):
+                driver.pool.clear()
+        yield partial(sleep, pause)
+    raise AssertionError
+
+
+def one_attempt(driver: Driver, make: Callable[[], Operation[T]]) -> Steps[T]:
+    """Run an operation once, on a connection of the pool, committed or rolled back."""
+    session = yield driver.pool.acquire
+    healthy = False
+    try:
+        result = yield from drive(driver, session, make(), owner=session)
+        healthy = True
+        return result
+    except Exception as error:
+        healthy = yield from rolled_back(session, error)
+        raise
+    finally:
+        driver.pool.release(session, healthy=healthy)
+
+
+def drive(
+    driver: Driver, guest: AnyGuest, operation: Operation[T], *, owner: AnySession | None = None
+) -> Steps[T]:
+    """Give an operation the results of its statements until it returns.
+
+    On a session of our own, the owner, a transaction is begun before the first statement that
+    needs one, and committed at the end. Without an owner, somebody else began it and will end it.
+    """
+    begun = False
+    try:
+        statement = next(operation)
+        while True:
+            if owner and not begun and not (statement.sole and owner.sole_is_safe):
+                yield from guarded(owner, owner.begin)
+                begun = True
+            driver.observe(statement)
+            try:
+                result = yield from guarded(guest, partial(guest.execute, statement))
+            except Exception as error:  # noqa: BLE001 - whatever it is, the operation is told
+                statement = operation.throw(error)
+            else:
+                statement = operation.send(result)
+    except StopIteration as stop:
+        if owner and begun:
+            yield from guarded(owner, owner.commit)
+        return stop.value  # type: ignore[no-any-return]
+
+
+def rolled_back(session: AnySession, error: Exception) -> Steps[bool]:
+    """Roll back after an error. False if the connection is of no more use."""
+    if isinstance(error, ConnectionLost):
+        return False
+    try:
+        yield session.rollback
+    except Exception:  # noqa: BLE001 - the first error is the one to tell; this one ends the session
+        return False
+    return True
+
+
+def guarded(guest: AnyGuest, step: Step) -> Steps[Any]:
+    """Take a step; a driver's error comes out as RowMQ's."""
+    try:
+        return (yield step)
+    except Exception as error:
+        meaning = guest.translate(error)
+        if meaning is error:
+            raise
+        raise meaning from error
+
+
+def begin_attempts(driver: Driver, sleep: Callable[[float], Any]) -> Steps[Any]:
+    """A session of the pool with a transaction begun. Nothing has happened in it yet, so a
+    connection that turns out to be dead is simply replaced.
+    """
+    started = time.monotonic()
+    for attempt in count():
+        session = yield driver.pool.acquire
+        try:
+            yield from guarded(session, session.begin)
+            return session
+        except TransientError:
+            driver.pool.release(session, healthy=False)
+            driver.pool.clear()
+            pause = backoff_seconds(attempt)
+            if time.monotonic() - started + pause > driver.retry_for:
+                raise
+        except BaseException:
+            driver.pool.release(session, healthy=False)
+            raise
+        yield partial(sleep, pause)
+    raise AssertionError
+
+
+def end_steps(driver: Driver, session: AnySession, error: BaseException | None) -> Steps[None]:
+    """Commit if there was no error, else roll back, and give the session back to the pool."""
+    healthy = False
+    try:
+        if error is None:
+            yield from guarded(session, session.commit)
+            healthy = True
+        elif isinstance(error, Exception):
+            healthy = yield from rolled_back(session, error)
+    except Exception as failure:
+        healthy = yield from rolled_back(session, failure)
+        raise
+    finally:
+        driver.pool.release(session, healthy=healthy)
+
+
+def backoff_seconds(attempt: int) -> float:
+    """How long to wait after a failed attempt: longer each time, never in step with others."""
+    longest = min(BACKOFF_SECONDS_MAX, BACKOFF_SECONDS_FIRST * 2.0 ** min(attempt, 20))
+    return longest * random.uniform(0.5, 1.0)
+
+
+def take_steps(steps: Steps[T]) -> T:
+    """Make the calls of sync steps, one after the other."""
+    try:
+        step = next(steps)
+        while True:
+            try:
+                value = step()
+            except BaseException as error:  # noqa: BLE001 - the steps clean up after any
+                step = steps.throw(error)
+            else:
+                step = steps.send(value)
+    except StopIteration as stop:
+        return stop.value  # type: ignore[no-any-return]
+
+
+async def take_steps_async(steps: Steps[T]) -> T:
+    """Make the calls of async steps, one after the other."""
+    try:
+        step = next(steps)
+        while True:
+            try:
+                value = await step()
+            except BaseException as error:  # noqa: BLE001 - the steps clean up after any
+                step = steps.throw(error)
+            else:
+                step = steps.send(value)
+    except StopIteration as stop:
+        return stop.value  # type: ignore[no-any-return]
+
+
+class SyncDriver(Driver):
+    """Runs operations in the calling thread."""
+
+    def run(self, make: Callable[[], Operation[T]], *, retry_for: float | None = None) -> T:
+        """Run an operation in a transaction of its own."""
+        limit = self.retry_for if retry_for is None else retry_for
+        return take_steps(attempts(self, make, time.sleep, limit))
+
+    def follow(self, guest: Guest, operation: Operation[T]) -> T:
+        """Run an operation inside a transaction that is open."""
+        return take_steps(drive(self, guest, operation))
+
+    def begin(self) -> Session:
+        """A session of the pool with a transaction begun."""
+        session: Session = take_steps(begin_attempts(self, time.sleep))
+        return session
+
+    def end(self, session: Session, *, error: BaseException | None) -> None:
+        """Commit, or roll back after an error, and give the session back to the pool."""
+        take_steps(end_steps(self, session, error))
+
+    def close(self) -> None:
+        """Close every connection; later calls raise `Closed`."""
+        self.pool.close()
+
+
+class AsyncDriver(Driver):
+    """Runs operations in the event loop."""
+
+    async def run(self, make: Callable[[], Operation[T]], *, retry_for: float | None = None) -> T:
+        """Run an operation in a transaction of its own."""
+        limit = self.retry_for if retry_for is None else retry_for
+        return await take_steps_async(attempts(self, make, asyncio.sleep, limit))
+
+    async def follow(self, guest: AsyncGuest, operation: Operation[T]) -> T:
+        """Run an operation inside a transaction that is open."""
+        return await take_steps_async(drive(self, guest, operation))
+
+    async def begin(self) -> AsyncSession:
+        """A session of the pool with a transaction begun."""
+        session: AsyncSession = await take_steps_async(begin_attempts(self, asyncio.sleep))
+        return session
+
+    async def end(self, session: AsyncSession, *, error: BaseException | None) -> None:
+        """Commit, or roll back after an error, and give the session back to the pool."""
+        await take_steps_async(end_steps(self, session, error))
+
+    async def close(self) -> None:
+        """Close every connection; later calls raise `Closed`."""
+        self.pool.close()

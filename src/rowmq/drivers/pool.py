@@ -1,0 +1,148 @@
+"""Connections, lent out one at a time and never more than so many.
+
+A pool is a stack of places. A place is empty or holds an idle session; who takes an empty one opens
+a session into it. The session used last is lent out first, so that few stay warm.
+
+After a fork the child must not touch its parent's connections: not use them, not even close them,
+for that would say goodbye to the server in the parent's name. It starts with empty places and keeps
+the old sessions, unused, for as long as it lives.
+"""
+
+import asyncio
+import contextlib
+import queue
+from collections.abc import Awaitable, Callable
+from typing import Any, Generic, TypeVar
+
+from rowmq.drivers.base import AsyncSession, Session
+from rowmq.drivers.forking import after_fork
+from rowmq.errors import Closed, PoolTimeout
+
+__all__ = ["AsyncPool", "Pool"]
+
+S = TypeVar("S", bound=Session | AsyncSession)
+
+_of_the_parent: list[Any] = []
+
+
+class _Places(Generic[S]):
+    """The stack of places, and who is in them."""
+
+    stack: Callable[[], Any]
+    empty: type[Exception]
+
+    def __init__(self, open_session: Callable[[], Any], *, size: int, timeout: float) -> None:
+        self.open_session = open_session
+        self.size = size
+        self.timeout = timeout
+        self.closed = False
+        self.empty_places()
+        after_fork(self)
+
+    def reset(self) -> None:
+        """In a forked child: keep the parent's sessions, and never touch them."""
+        _of_the_parent.append((self.places, self.own))
+        self.empty_places()
+
+    def empty_places(self) -> None:
+        """Start with no session."""
+        self.places = type(self).stack()
+        self.own: set[S] = set()
+        for _ in range(self.size):
+            self.places.put_nowait(None)
+
+    def release(self, session: S, *, healthy: bool) -> None:
+        """Give a session back. One that is not healthy is closed and its place left empty."""
+        if session not in self.own:
+            _of_the_parent.append(session)
+        elif healthy and not self.closed:
+            self.places.put_nowait(session)
+        else:
+            self._close(session)
+            self.places.put_nowait(None)
+
+    def clear(self) -> None:
+        """Close the idle sessions: they were opened to a server that has gone since."""
+        drained: list[S | None] = []
+        with contextlib.suppress(self.empty):
+            while True:
+                drained.append(self.places.get_nowait())
+        for session in drained:
+            if session is not None:
+                self._close(session)
+            self.places.put_nowait(None)
+
+    def close(self) -> None:
+        """Close the idle sessions now, and those lent out as they come back."""
+        self.closed = True
+        self.clear()
+
+    def _close(self, session: S) -> None:
+        self.own.discard(session)
+        session.close()
+
+    def refuse_if_closed(self) -> None:
+        if self.closed:
+            raise Closed("this client was closed; connect again")
+
+    def exhausted(self) -> PoolTimeout:
+        return PoolTimeout(
+            f"all {self.size} connections were in use for {self.timeout:g} seconds; raise "
+            f"pool_size, end transactions sooner, or pass the open transaction as connection="
+        )
+
+
+class Pool(_Places[S]):
+    """A pool for threads."""
+
+    stack = queue.LifoQueue
+    empty = queue.Empty
+    open_session: Callable[[], S]
+
+    def acquire(self) -> S:
+        """A session for the caller alone, idle or new; waits while all are lent out."""
+        self.refuse_if_closed()
+        try:
+            session: S | None = self.places.get(timeout=self.timeout)
+        except queue.Empty:
+            raise self.exhausted() from None
+        if session is None:
+            try:
+                session = self.open_session()
+            except BaseException:
+                self.places.put_nowait(None)
+                raise
+            self.own.add(session)
+        return session
+
+
+class AsyncPool(_Places[S]):
+    """A pool for one event loop."""
+
+    stack = asyncio.LifoQueue
+    empty = asyncio.QueueEmpty
+    open_session: Callable[[], Awaitable[S]]
+
+    async def acquire(self) -> S:
+        """A session for the caller alone, idle or new; waits while all are lent out."""
+        self.refuse_if_closed()
+        try:
+            session: S | None = self.places.get_nowait()
+        except asyncio.QueueEmpty:
+            session = await self._next_place()
+        if session is None:
+            try:
+                session = await self.open_session()
+            except BaseException:
+                self.places.put_nowait(None)
+                raise
+            self.own.add(session)
+        return session
+
+    async def _next_place(self) -> S | None:
+        try:
+            async with asyncio.timeout(self.timeout):
+                place: S | None = await self.places.get()
+                return place
+        except TimeoutError:
+            raise self.exhausted() from None

@@ -1,0 +1,156 @@
+"""PostgreSQL: psycopg for sync code, asyncpg for async code.
+
+Both speak the same SQL with `$1` placeholders. Connections stay in autocommit mode and hold no
+session state, so they may be shared behind PgBouncer in transaction mode. There, turn prepared
+statements off: asyncpg then parses and runs a statement in two exchanges, which only a transaction
+keeps on one server, so even single statements get one.
+"""
+
+import contextlib
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from rowmq.drivers.base import AsyncDriver, Limits, SyncDriver
+from rowmq.drivers.faults import postgres_fault
+from rowmq.drivers.placeholders import restyle
+from rowmq.drivers.pool import AsyncPool, Pool
+from rowmq.errors import AuthenticationFailed, ConnectionLost, DatabaseUnreachable
+from rowmq.store.statement import Result, Statement
+
+if TYPE_CHECKING:
+    import psycopg
+
+__all__ = ["AsyncpgSession", "PsycopgSession", "async_driver", "sync_driver"]
+
+BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED"
+
+
+class PsycopgSession:
+    """A psycopg connection, or a caller's."""
+
+    translate = staticmethod(postgres_fault)
+    sole_is_safe = True
+
+    def __init__(self, connection: "psycopg.Connection[Any]") -> None:
+        from psycopg import RawCursor  # noqa: PLC0415 - the extra may not be installed
+
+        self.connection = connection
+        self.cursor: RawCursor[Any] = RawCursor(connection)
+
+    def begin(self) -> None:
+        self.cursor.execute(BEGIN)
+
+    def commit(self) -> None:
+        self.cursor.execute("COMMIT")
+
+    def rollback(self) -> None:
+        self.cursor.execute("ROLLBACK")
+
+    def execute(self, statement: Statement) -> Result:
+        return self._run(statement.sql, statement.params)
+
+    def query(self, sql: str, params: Any) -> Result:
+        return self._run(*restyle(sql, params, "$1"))
+
+    def _run(self, sql: str, params: Any) -> Result:
+        cursor = self.cursor.execute(sql, params or None, binary=True)
+        rows = cursor.fetchall() if cursor.description is not None else []
+        return Result(rows, cursor.rowcount)
+
+    def close(self) -> None:
+        with contextlib.suppress(Exception):
+            self.connection.close()
+
+
+def sync_driver(url: str, limits: Limits) -> SyncDriver:
+    """A sync driver for the server at a URL."""
+    pool = Pool[PsycopgSession](
+        partial(open_psycopg, url, limits), size=limits.pool_size, timeout=limits.pool_timeout
+    )
+    return SyncDriver(pool, retry_for=limits.retry_for)
+
+
+def open_psycopg(url: str, limits: Limits) -> PsycopgSession:
+    import psycopg  # noqa: PLC0415 - the extra may not be installed
+
+    try:
+        connection = psycopg.connect(
+            url,
+            autocommit=True,
+            prepare_threshold=5 if limits.prepared_statements else None,
+            connect_timeout=max(2, round(limits.connect_timeout)),
+        )
+    except psycopg.Error as error:
+        raise refused(error) from error
+    return PsycopgSession(connection)
+
+
+class AsyncpgSession:
+    """An asyncpg connection, or a caller's."""
+
+    translate = staticmethod(postgres_fault)
+
+    def __init__(self, connection: Any, *, sole_is_safe: bool = True) -> None:
+        self.connection = connection
+        self.sole_is_safe = sole_is_safe
+
+    async def begin(self) -> None:
+        await self.connection.execute(BEGIN)
+
+    async def commit(self) -> None:
+        await self.connection.execute("COMMIT")
+
+    async def rollback(self) -> None:
+        await self.connection.execute("ROLLBACK")
+
+    async def execute(self, statement: Statement) -> Result:
+        # How many rows changed would cost a second exchange; our own SQL returns what it needs.
+        return Result(await self.connection.fetch(statement.sql, *statement.params))
+
+    async def query(self, sql: str, params: Any) -> Result:
+        text, values = restyle(sql, params, "$1")
+        prepared = await self.connection.prepare(text)
+        rows = await prepared.fetch(*values)
+        status = (prepared.get_statusmsg() or "").split()
+        changed = int(status[-1]) if status and status[-1].isdigit() else -1
+        return Result([tuple(row) for row in rows], changed)
+
+    def close(self) -> None:
+        with contextlib.suppress(Exception):
+            self.connection.terminate()
+
+
+def async_driver(url: str, limits: Limits) -> AsyncDriver:
+    """An async driver for the server at a URL."""
+    pool = AsyncPool[AsyncpgSession](
+        partial(open_asyncpg, url, limits), size=limits.pool_size, timeout=limits.pool_timeout
+    )
+    return AsyncDriver(pool, retry_for=limits.retry_for)
+
+
+async def open_asyncpg(url: str, limits: Limits) -> AsyncpgSession:
+    import asyncpg  # noqa: PLC0415 - the extra may not be installed
+
+    try:
+        connection = await asyncpg.connect(
+            url,
+            timeout=limits.connect_timeout,
+            statement_cache_size=200 if limits.prepared_statements else 0,
+        )
+    except (TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
+        raise refused(error) from error
+    return AsyncpgSession(connection, sole_is_safe=limits.prepared_statements)
+
+
+def refused(error: Exception) -> Exception:
+    """Why no connection came about. Without a SQLSTATE, nobody answered."""
+    meaning = postgres_fault(error)
+    if meaning is error or type(meaning) is ConnectionLost:
+        text = str(error).strip().splitlines()
+        reason = text[0] if text else type(error).__name__
+        if "password" in reason or "authentication" in reason:
+            return AuthenticationFailed(f"the server refused the user or password ({reason})")
+        return DatabaseUnreachable(
+            f"no connection to PostgreSQL ({reason}); is it running, and are host and port right?"
+        )
+    return meaning

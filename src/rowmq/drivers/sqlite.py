@@ -1,0 +1,214 @@
+"""SQLite, by the standard library's sqlite3.
+
+WAL, so that readers and the writer do not wait for each other; `synchronous=FULL`, so that a commit
+survives a power cut; BEGIN IMMEDIATE, so that a writer waits for its turn at the start and never
+fails half way; a busy timeout for that waiting. A connection serves one thread at a time.
+
+SQLite has no network to wait for, so the async driver runs whole operations in threads: one hop for
+an operation, not one for each statement.
+"""
+
+import asyncio
+import contextlib
+import sqlite3
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, ParamSpec, TypeVar
+
+from rowmq.drivers.base import AsyncDriver, Limits, Session, SyncDriver
+from rowmq.drivers.faults import sqlite_fault
+from rowmq.drivers.placeholders import restyle
+from rowmq.drivers.pool import Pool
+from rowmq.errors import ConfigurationError
+from rowmq.store.statement import Operation, Result, Statement
+
+__all__ = [
+    "AsyncSQLiteDriver",
+    "AsyncSQLiteSession",
+    "SQLiteSession",
+    "async_driver",
+    "sync_driver",
+]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+VERSION_MIN = (3, 35)
+BUSY_SECONDS = 10.0
+
+
+class SQLiteSession:
+    """A connection in autocommit mode: transactions begin and end only where RowMQ says so."""
+
+    translate = staticmethod(sqlite_fault)
+    sole_is_safe = True
+
+    def __init__(self, connection: sqlite3.Connection, *, lasting: bool = False) -> None:
+        self.connection = connection
+        self.lasting = lasting
+
+    def begin(self) -> None:
+        self.connection.execute("BEGIN IMMEDIATE")
+
+    def commit(self) -> None:
+        self.connection.execute("COMMIT")
+
+    def rollback(self) -> None:
+        # A full disk, for one, has rolled back already.
+        if self.connection.in_transaction:
+            self.connection.execute("ROLLBACK")
+
+    def execute(self, statement: Statement) -> Result:
+        cursor = self.connection.execute(statement.sql, statement.params)
+        return Result(cursor.fetchall(), cursor.rowcount)
+
+    def query(self, sql: str, params: Any) -> Result:
+        cursor = self.connection.execute(*restyle(sql, params, "?"))
+        return Result(cursor.fetchall(), cursor.rowcount)
+
+    def close(self) -> None:
+        if self.lasting:
+            self.rollback()  # closing would drop the database
+        else:
+            self.connection.close()
+
+
+class MemoryPool(Pool[SQLiteSession]):
+    """The one connection of a database in memory, which lives as long as its client."""
+
+    def __init__(self, *, timeout: float) -> None:
+        session = open_session("")
+        super().__init__(lambda: session, size=1, timeout=timeout)
+        self.session = session
+
+    def close(self) -> None:
+        super().close()
+        self.session.connection.close()
+
+
+def sync_driver(path: str, limits: Limits) -> SyncDriver:
+    """A driver for the file at a path; an empty one is a database in memory."""
+    if sqlite3.sqlite_version_info < VERSION_MIN:
+        raise ConfigurationError(
+            f"RowMQ needs SQLite {VERSION_MIN[0]}.{VERSION_MIN[1]} or newer and this Python has "
+            f"{sqlite3.sqlite_version}; use a newer Python, or another database"
+        )
+    if not path:
+        return SyncDriver(MemoryPool(timeout=limits.pool_timeout), retry_for=limits.retry_for)
+    pool = Pool[SQLiteSession](
+        partial(open_session, path), size=limits.pool_size, timeout=limits.pool_timeout
+    )
+    return SyncDriver(pool, retry_for=limits.retry_for)
+
+
+def async_driver(path: str, limits: Limits) -> AsyncDriver:
+    """The same for async code."""
+    return AsyncSQLiteDriver(sync_driver(path, limits), threads=limits.pool_size)
+
+
+def open_session(path: str) -> SQLiteSession:
+    try:
+        connection = sqlite3.connect(
+            path or ":memory:",
+            timeout=BUSY_SECONDS,
+            isolation_level=None,
+            check_same_thread=False,
+            cached_statements=256,
+        )
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA synchronous = FULL")
+        except BaseException:
+            connection.close()
+            raise
+    except sqlite3.Error as error:
+        raise sqlite_fault(error) from error
+    return SQLiteSession(connection, lasting=not path)
+
+
+class AsyncSQLiteSession:
+    """A session whose calls run in the driver's threads."""
+
+    translate = staticmethod(sqlite_fault)
+    sole_is_safe = True
+
+    def __init__(self, session: Session, call: Callable[..., Any]) -> None:
+        self.session = session
+        self.call = call
+
+    async def begin(self) -> None:
+        await self.call(self.session.begin)
+
+    async def commit(self) -> None:
+        await self.call(self.session.commit)
+
+    async def rollback(self) -> None:
+        await self.call(self.session.rollback)
+
+    async def execute(self, statement: Statement) -> Result:
+        result: Result = await self.call(self.session.execute, statement)
+        return result
+
+    async def query(self, sql: str, params: Any) -> Result:
+        result: Result = await self.call(self.session.query, sql, params)
+        return result
+
+    def close(self) -> None:
+        self.session.close()
+
+
+class AsyncSQLiteDriver(AsyncDriver):
+    """The sync driver, in threads."""
+
+    def __init__(self, sync: SyncDriver, *, threads: int) -> None:
+        super().__init__(sync.pool, retry_for=sync.retry_for)
+        self.sync = sync
+        self.sync.observers = self.observers
+        self.threads = ThreadPoolExecutor(threads, thread_name_prefix="rowmq-sqlite")
+
+    async def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Make a call in a thread. Cancelled, it waits for the thread, which cannot be stopped:
+        nobody else may use the session before it has ended.
+        """
+        future = self._submit(function, *args, **kwargs)
+        try:
+            return await asyncio.shield(future)
+        except asyncio.CancelledError:
+            await ended(future)
+            raise
+
+    def _submit(
+        self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs
+    ) -> asyncio.Future[T]:
+        loop = asyncio.get_running_loop()
+        return loop.run_in_executor(self.threads, partial(function, *args, **kwargs))
+
+    async def run(self, make: Callable[[], Operation[T]], *, retry_for: float | None = None) -> T:
+        return await self.call(self.sync.run, make, retry_for=retry_for)
+
+    async def begin(self) -> AsyncSQLiteSession:
+        future = self._submit(self.sync.begin)
+        try:
+            session = await asyncio.shield(future)
+        except asyncio.CancelledError as cancelled:
+            await ended(future)
+            if future.exception() is None:
+                self.sync.end(future.result(), error=cancelled)
+            raise
+        return AsyncSQLiteSession(session, self.call)
+
+    async def end(self, session: Any, *, error: BaseException | None) -> None:
+        await self.call(self.sync.end, session.session, error=error)
+
+    async def close(self) -> None:
+        await self.call(self.sync.close)
+        self.threads.shutdown(wait=False)
+
+
+async def ended(future: asyncio.Future[Any]) -> None:
+    """Wait for a call in a thread, whatever it comes to, and however often one is cancelled."""
+    while not future.done():
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.wait({future})
+    future.exception()  # looked at, so that asyncio does not complain about it

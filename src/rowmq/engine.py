@@ -1,0 +1,196 @@
+"""From a URL to an engine: a driver and the operations for one database.
+
+Drivers are imported only when their database is asked for, and a missing one is named with the
+extra that brings it. A password never leaves this module in a message.
+"""
+
+import importlib
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Generic, NoReturn, TypeVar
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+
+import msgspec
+
+from rowmq.drivers.base import AsyncDriver, Limits, SyncDriver
+from rowmq.errors import InvalidOption, InvalidURL, MissingExtra, UnknownScheme
+from rowmq.store.dialect import DEFAULT_PREFIX
+from rowmq.store.mysql import mysql_store
+from rowmq.store.postgres import postgres_store
+from rowmq.store.sqlite import sqlite_store
+from rowmq.store.store import Store
+from rowmq.times import Duration, to_seconds
+
+__all__ = ["Engine", "Options", "open_async_engine", "open_engine", "store_for"]
+
+D = TypeVar("D", SyncDriver, AsyncDriver)
+
+SCHEMES = {
+    "sqlite": "sqlite",
+    "postgres": "postgres",
+    "postgresql": "postgres",
+    "mysql": "mysql",
+    "mariadb": "mysql",
+}
+
+STORES: dict[str, Callable[..., Store]] = {
+    "sqlite": sqlite_store,
+    "postgres": postgres_store,
+    "mysql": mysql_store,
+}
+
+DRIVERS = {"postgres": ("psycopg", "asyncpg"), "mysql": ("pymysql", "asyncmy")}
+
+MYSQL_OPTIONS = {"unix_socket", "ssl", "ssl_ca"}
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """How to connect, beside the URL."""
+
+    prefix: str = DEFAULT_PREFIX
+    schema: str | None = None
+    pool_size: int = 10
+    pool_timeout: Duration = 30.0
+    connect_timeout: Duration = 10.0
+    retry_for: Duration = 10.0
+    prepared_statements: bool = True
+
+
+class Engine(msgspec.Struct, Generic[D], frozen=True):
+    """A driver and the operations it runs."""
+
+    driver: D
+    store: Store
+
+    @property
+    def database(self) -> str:
+        """Which database it is: sqlite, postgres or mysql."""
+        return self.store.dialect.name
+
+
+def open_engine(url: str, options: Options) -> Engine[SyncDriver]:
+    """The engine of a URL for sync code. Nothing is connected to yet."""
+    database, store, module, target = resolve(url, options)
+    require(database, kind=0)
+    return Engine(module.sync_driver(target, limits_of(options)), store)
+
+
+def open_async_engine(url: str, options: Options) -> Engine[AsyncDriver]:
+    """The engine of a URL for async code. Nothing is connected to yet."""
+    database, store, module, target = resolve(url, options)
+    require(database, kind=1)
+    return Engine(module.async_driver(target, limits_of(options)), store)
+
+
+def resolve(url: str, options: Options) -> tuple[str, Store, ModuleType, Any]:
+    """The database of a URL, its operations, its driver's module, and what to connect to."""
+    parts, database = split(url)
+    store = store_for(database, prefix=options.prefix, schema=options.schema)
+    module = importlib.import_module(f"rowmq.drivers.{database}")
+    return database, store, module, TARGETS[database](url, parts)
+
+
+def store_for(database: str, *, prefix: str, schema: str | None) -> Store:
+    """The operations for a database by its name, or the scheme of its URLs."""
+    known = SCHEMES.get(database)
+    if known is None:
+        refuse_scheme(database)
+    return STORES[known](prefix=prefix, schema=schema)
+
+
+def split(url: str) -> tuple[SplitResult, str]:
+    """The parts of a URL and the database it is for."""
+    if not isinstance(url, str):
+        raise InvalidURL(f"a database URL must be a str, not {type(url).__name__}")
+    try:
+        parts = urlsplit(url)
+        parts.port  # noqa: B018 - a port that is no number shows only here
+    except ValueError as error:
+        raise InvalidURL(f"the database URL cannot be read: {error}") from None
+    scheme = parts.scheme.split("+")[0]  # SQLAlchemy's form, as in mysql+pymysql, will do
+    database = SCHEMES.get(scheme)
+    if database is None:
+        refuse_scheme(scheme)
+    return parts, database
+
+
+def refuse_scheme(scheme: str) -> NoReturn:
+    raise UnknownScheme(
+        f"RowMQ does not know the database {scheme!r}: URLs look like sqlite:///queue.db, "
+        f"postgresql://user:password@host/database, mysql://... or mariadb://..."
+    )
+
+
+def limits_of(options: Options) -> Limits:
+    if not isinstance(options.pool_size, int) or options.pool_size < 1:
+        raise InvalidOption(f"pool_size must be 1 or more, not {options.pool_size!r}")
+    return Limits(
+        pool_size=options.pool_size,
+        pool_timeout=to_seconds(options.pool_timeout, name="pool_timeout"),
+        connect_timeout=to_seconds(options.connect_timeout, name="connect_timeout"),
+        retry_for=to_seconds(options.retry_for, name="retry_for"),
+        prepared_statements=options.prepared_statements,
+    )
+
+
+def sqlite_path(url: str, parts: SplitResult) -> str:
+    """The file of a URL; empty for a database in memory."""
+    if parts.netloc:
+        raise InvalidURL(
+            f"{url!r} has a host: write sqlite:///queue.db for a file in this directory, "
+            f"sqlite:////var/lib/queue.db for an absolute path, sqlite:// for memory"
+        )
+    if parts.query or parts.fragment:
+        raise InvalidURL(f"{url!r}: an SQLite URL takes no options; escape ? as %3F and # as %23")
+    path = unquote(parts.path.removeprefix("/"))
+    if "\0" in path:
+        raise InvalidURL("the path of an SQLite URL must not hold the NUL character")
+    return "" if path == ":memory:" else str(Path(path)) if path else ""
+
+
+def postgres_url(url: str, parts: SplitResult) -> str:
+    """The URL as both drivers understand it."""
+    return "postgresql" + url[len(parts.scheme) :]
+
+
+def mysql_options(_: str, parts: SplitResult) -> dict[str, Any]:
+    """The options of a URL for both drivers."""
+    database = unquote(parts.path.removeprefix("/"))
+    extra = dict(parse_qsl(parts.query))
+    unknown = sorted(set(extra) - MYSQL_OPTIONS)
+    if unknown:
+        known = ", ".join(sorted(MYSQL_OPTIONS))
+        raise InvalidURL(f"unknown option {unknown[0]!r} in the URL; known are {known}")
+    if not database:
+        raise InvalidURL(
+            "the URL names no database: write mysql://user:password@host:3306/database"
+        )
+    return {
+        "host": parts.hostname or "localhost",
+        "port": parts.port or 3306,
+        "user": unquote(parts.username or ""),
+        "password": unquote(parts.password or ""),
+        "database": database,
+        **extra,
+    }
+
+
+def require(database: str, *, kind: int) -> None:
+    """Import the sync (0) or async (1) driver of a database, or say which extra brings it."""
+    if database not in DRIVERS:
+        return
+    module = DRIVERS[database][kind]
+    try:
+        importlib.import_module(module)
+    except ImportError as error:
+        raise MissingExtra(
+            f"the driver {module!r} is not installed; run: pip install 'rowmq[{database}]'"
+        ) from error
+
+
+TARGETS: dict[str, Callable[[str, SplitResult], Any]] = {
+    "sqlite": sqlite_path,
+    "postgres": postgres_url,
+    "mysql": mysql_options,
+}

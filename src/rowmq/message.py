@@ -1,0 +1,75 @@
+"""The values that pass through RowMQ, all frozen.
+
+A `Message` is what is published and what is read: the same shape, with the topic, offset and time
+filled in by the database. They are msgspec structs: as light as tuples, with names.
+"""
+
+import os
+import time
+import uuid
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Generic, TypeVar
+
+import msgspec
+
+__all__ = ["Message", "Migration", "PublishResult", "TopicInfo", "new_id"]
+
+T = TypeVar("T")
+
+
+class Message(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
+    """One message of a topic.
+
+    `topic`, `offset` and `published_at` are set on messages that were read, and are ignored when a
+    message is published.
+    """
+
+    payload: T
+    key: str | None = None
+    id: str | None = None
+    headers: Mapping[str, str] = {}
+    topic: str | None = None
+    offset: int | None = None
+    published_at: datetime | None = None
+
+
+class PublishResult(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a published message stands.
+
+    `duplicate` says that a message with this id was already there: then `offset` is that one's,
+    and nothing was added.
+    """
+
+    topic: str
+    key: str | None
+    id: str
+    offset: int
+    duplicate: bool
+
+
+class TopicInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A topic at a glance, from the partitions' counters."""
+
+    name: str
+    partitions: int
+    messages: int
+    max_payload_bytes: int
+
+
+class Migration(msgspec.Struct, frozen=True, kw_only=True):
+    """One numbered step of the schema, with its SQL for this database."""
+
+    version: int
+    name: str
+    sql: str
+
+
+def new_id() -> str:
+    """A fresh message id: a UUID of version 7, whose order by time keeps index pages warm."""
+    millis = time.time_ns() // 1_000_000
+    random = int.from_bytes(os.urandom(10), "big")
+    value = (millis & 0xFFFF_FFFF_FFFF) << 80 | random
+    value = value & ~(0xF << 76) | 0x7 << 76
+    value = value & ~(0x3 << 62) | 0x2 << 62
+    return str(uuid.UUID(int=value))

@@ -1,0 +1,106 @@
+"""What may be a name: topics, partition keys, message ids, headers, table prefixes.
+
+Names are data. Anything Unicode goes (`%`, quotes, spaces, emoji; `Key` and `key` differ), as long
+as every database stores exactly what was given: not empty, no NUL, valid UTF-8, and short enough
+for the columns. Lengths are counted in UTF-8 bytes, as the databases' index limits are.
+"""
+
+import re
+from collections.abc import Mapping
+
+from rowmq.errors import (
+    ConfigurationError,
+    InvalidHeaders,
+    InvalidId,
+    InvalidInput,
+    InvalidKey,
+    InvalidName,
+    InvalidTopic,
+)
+
+__all__ = [
+    "HEADERS_BYTES_MAX",
+    "ID_BYTES_MAX",
+    "KEY_BYTES_MAX",
+    "TOPIC_BYTES_MAX",
+    "check_headers",
+    "check_id",
+    "check_identifier",
+    "check_key",
+    "check_topic",
+]
+
+TOPIC_BYTES_MAX = 200
+KEY_BYTES_MAX = 255
+ID_BYTES_MAX = 255
+HEADERS_BYTES_MAX = 64 * 1024
+
+_IDENTIFIER = re.compile(r"[a-z_][a-z0-9_]{0,39}")
+
+
+def check_topic(topic: str) -> str:
+    """The topic's name, if it can be one."""
+    return _check(topic, "a topic", TOPIC_BYTES_MAX, InvalidTopic)
+
+
+def check_key(key: str | None) -> str | None:
+    """The partition key, if it can be one. None is right: such a message needs no order."""
+    if key is None:
+        return None
+    return _check(key, "a key", KEY_BYTES_MAX, InvalidKey, hint="; leave it out for no key")
+
+
+def check_id(id: str) -> str:
+    """The message id, if it can be one."""
+    return _check(id, "an id", ID_BYTES_MAX, InvalidId, hint="; leave it out to have one made")
+
+
+def check_headers(headers: Mapping[str, str] | None) -> dict[str, str]:
+    """A plain dictionary of the headers; none is an empty one."""
+    if headers is None:
+        return {}
+    if not isinstance(headers, Mapping):
+        raise InvalidHeaders(f"headers must map str to str, not be a {type(headers).__name__}")
+    size = 0
+    for name, value in headers.items():
+        size += len(_utf8(name, "a header's name", InvalidHeaders))
+        size += len(_utf8(value, f"header {name!r}", InvalidHeaders))
+    if size > HEADERS_BYTES_MAX:
+        raise InvalidHeaders(
+            f"headers take {size:,} bytes and {HEADERS_BYTES_MAX:,} is the limit: "
+            f"put large values into the payload"
+        )
+    return dict(headers)
+
+
+def check_identifier(name: str, *, what: str) -> str:
+    """A table prefix or schema name. It becomes part of SQL, so only plain characters will do."""
+    if not isinstance(name, str) or not _IDENTIFIER.fullmatch(name):
+        raise ConfigurationError(
+            f"{what} must be 1 to 40 of the characters a-z, 0-9 and _, not starting with a digit; "
+            f"got {name!r}"
+        )
+    return name
+
+
+def _check(value: str, what: str, bytes_max: int, error: type[InvalidName], hint: str = "") -> str:
+    size = len(_utf8(value, what, error))
+    if size == 0:
+        raise error(f"{what} must not be empty{hint}")
+    if size > bytes_max:
+        raise error(
+            f"{what} may have at most {bytes_max} bytes in UTF-8 and this one has {size}: "
+            f"{value[:40]!r}... Shorten it, for example by hashing its end"
+        )
+    return value
+
+
+def _utf8(value: str, what: str, error: type[InvalidInput]) -> bytes:
+    if not isinstance(value, str):
+        raise error(f"{what} must be a str, not {value!r}")
+    if "\0" in value:
+        raise error(f"{what} must not hold the NUL character, which databases cannot store")
+    try:
+        return value.encode()
+    except UnicodeEncodeError:
+        raise error(f"{what} must be valid Unicode: {value!r} holds a lone surrogate") from None

@@ -1,0 +1,172 @@
+"""MySQL and MariaDB: InnoDB at READ COMMITTED, one SQL for both.
+
+Names are VARBINARY and travel as bytes, so neither a collation nor the connection's character set
+can change one. Lists of keys are joined as a derived table of parameters with STRAIGHT_JOIN, which
+keeps the order in which rows are locked; a list in IN (...) may be scanned, and then locks what it
+scans. Ranges are one SELECT each under UNION ALL: a joined range reads the whole partition.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from rowmq.store.dialect import Dialect, as_text, values_table
+from rowmq.store.schema import Schema
+from rowmq.store.statement import Operation, Row, Statement
+from rowmq.store.store import Store
+from rowmq.store.topics import (
+    MESSAGE_COLUMNS,
+    PAYLOAD_BYTES_DEFAULT,
+    Counter,
+    Partition,
+    Placed,
+    Span,
+    StepwiseTopics,
+)
+
+__all__ = ["MySQLDialect", "MySQLSchema", "MySQLTopics", "mysql_store"]
+
+
+class MySQLDialect(Dialect):
+    name = "mysql"
+    # UTC_TIMESTAMP, because NOW() is in the session's zone and repeats an hour each autumn.
+    now = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
+    rows_max = 250
+
+    def placeholders(self, sql: str) -> str:
+        return sql.replace("?", "%s")
+
+    def text(self, value: str) -> bytes:
+        return value.encode()
+
+
+class MySQLTopics(StepwiseTopics):
+    def lock_partitions(
+        self, partitions: Sequence[Partition]
+    ) -> Operation[dict[Partition, Counter]]:
+        counters = yield from self._lock_existing(partitions)
+        missing = [partition for partition in partitions if partition not in counters]
+        if missing:
+            yield from self._create(missing)
+            counters |= yield from self._lock_existing(missing)
+        return counters
+
+    def _lock_existing(
+        self, partitions: Sequence[Partition]
+    ) -> Operation[dict[Partition, Counter]]:
+        counters = {}
+        for run in self._runs(partitions):
+            wanted = values_table(("topic", "partition_key"), len(run))
+            sql = self.dialect.sql(LOCK_PARTITIONS.replace("<wanted>", wanted))
+            result = yield Statement("topics.lock_partitions", sql, self._names(run))
+            for topic, key, id, next_offset, limit in result:
+                counter = Counter(id, next_offset, limit or PAYLOAD_BYTES_DEFAULT)
+                counters[as_text(topic), as_text(key)] = counter
+        return counters
+
+    def _create(self, partitions: Sequence[Partition]) -> Operation[None]:
+        for run in self._runs(partitions):
+            rows = ", ".join(["(?, ?, 1)"] * len(run))
+            sql = self.dialect.sql(CREATE_PARTITIONS.replace("<rows>", rows))
+            yield Statement("topics.create_partitions", sql, self._names(run))
+
+    def insert_messages(self, placed: Sequence[Placed]) -> Operation[None]:
+        if not placed:
+            return
+        rows = ", ".join([f"(?, ?, ?, ?, ?, ?, {self.dialect.now})"] * len(placed))
+        params: list[Any] = []
+        for partition_id, offset, e in placed:
+            headers = None if e.headers is None else e.headers.encode()
+            params += (partition_id, offset, e.id.encode(), e.data, e.encoding, headers)
+        yield Statement("topics.insert_messages", self.dialect.sql(INSERT_MESSAGES + rows), params)
+
+    def find_messages(self, placed: Sequence[Placed]) -> Operation[dict[tuple[str, str, str], int]]:
+        wanted = values_table(("place", "partition_id", "message_id"), len(placed))
+        params: list[Any] = []
+        for place, (partition_id, _, entry) in enumerate(placed):
+            params += (place, partition_id, entry.id.encode())
+        sql = self.dialect.sql(FIND_MESSAGES.replace("<wanted>", wanted))
+        result = yield Statement("topics.find_messages", sql, params)
+        return {placed[place].entry.identity: offset for place, offset in result}
+
+    def advance_partitions(self, next_offsets: Mapping[int, int]) -> Operation[None]:
+        for run in self._runs(list(next_offsets.items())):
+            moved = values_table(("id", "next_offset"), len(run))
+            sql = self.dialect.sql(ADVANCE_PARTITIONS.replace("<moved>", moved))
+            params = [value for pair in run for value in pair]
+            yield Statement("topics.advance_partitions", sql, params)
+
+    def fetch_ranges(self, spans: Sequence[Span]) -> Operation[Iterable[Row]]:
+        return (yield self._fetch("topics.read", MESSAGE_COLUMNS, spans))
+
+    def fetch_times(self, spans: Sequence[Span]) -> Operation[Iterable[Row]]:
+        return (yield self._fetch("topics.times", "m.partition_id, m.published_at", spans))
+
+    def _fetch(self, name: str, columns: str, spans: Sequence[Span]) -> Statement:
+        one = FETCH_RANGE.replace("<columns>", columns)
+        sql = self.dialect.sql(" UNION ALL ".join([one] * len(spans)))
+        params = [value for span in spans for value in (span.partition_id, span.first, span.last)]
+        return Statement(name, sql, params, sole=True)
+
+    def _runs(self, items: Sequence[Any]) -> Iterable[list[Any]]:
+        return self.dialect.chunks(items, (0 for _ in items))
+
+    def _names(self, partitions: Iterable[Partition]) -> list[Any]:
+        return [self.dialect.text(name) for partition in partitions for name in partition]
+
+    # No ON CONFLICT here; and the alias form of ON DUPLICATE KEY is unknown to MariaDB.
+    configure_sql = """
+        INSERT INTO {topics} (topic, max_payload_bytes, created_at) VALUES (?, ?, {now})
+        ON DUPLICATE KEY UPDATE
+        max_payload_bytes = COALESCE(VALUES(max_payload_bytes), max_payload_bytes)"""
+
+
+# The limit comes from a subquery, which a locking read leaves unlocked: a joined row would be
+# locked too, and make all partitions of a topic wait for each other.
+LOCK_PARTITIONS = """
+    SELECT w.topic, w.partition_key, p.id, p.next_offset,
+           (SELECT t.max_payload_bytes FROM {topics} t WHERE t.topic = p.topic)
+    FROM (<wanted>) w
+    STRAIGHT_JOIN {partitions} p ON p.topic = w.topic AND p.partition_key = w.partition_key
+    FOR UPDATE"""
+
+# Not INSERT IGNORE, which also turns errors of any other kind into silence.
+CREATE_PARTITIONS = """
+    INSERT INTO {partitions} (topic, partition_key, next_offset) VALUES <rows>
+    ON DUPLICATE KEY UPDATE next_offset = next_offset"""
+
+INSERT_MESSAGES = """
+    INSERT INTO {messages} (partition_id, message_offset, message_id, payload, encoding, headers,
+                            published_at)
+    VALUES """
+
+# A locking read sees what is committed now, also where the caller's transaction reads a snapshot.
+FIND_MESSAGES = """
+    SELECT w.place, m.message_offset FROM (<wanted>) w
+    STRAIGHT_JOIN {messages} m ON m.partition_id = w.partition_id AND m.message_id = w.message_id
+    FOR UPDATE"""
+
+ADVANCE_PARTITIONS = """
+    UPDATE (<moved>) moved STRAIGHT_JOIN {partitions} p ON p.id = moved.id
+    SET p.next_offset = moved.next_offset"""
+
+FETCH_RANGE = """
+    (SELECT <columns> FROM {messages} m
+     WHERE m.partition_id = ? AND m.message_offset BETWEEN ? AND ?)"""
+
+
+class MySQLSchema(Schema):
+    """DDL commits by itself, so a named lock of the session keeps rivals out."""
+
+    exists_sql = """
+        SELECT COUNT(*) FROM information_schema.tables
+        WHERE table_schema = DATABASE() AND table_name = ?"""
+
+    # A lock's name is server-wide and short: the database's name is in it as a hash.
+    lock_name = "CONCAT('rowmq-migrate-', LEFT(SHA2(DATABASE(), 256), 40))"
+    lock_sql = f"SELECT GET_LOCK({lock_name}, 300)"
+    unlock_sql = f"SELECT RELEASE_LOCK({lock_name})"
+
+
+def mysql_store(*, prefix: str, schema: str | None) -> Store:
+    dialect = MySQLDialect(prefix=prefix, schema=schema)
+    return Store(dialect, MySQLTopics(dialect), MySQLSchema(dialect))

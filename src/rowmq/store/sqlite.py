@@ -1,0 +1,124 @@
+"""SQLite: one writer at a time, and statements that cost no round trip.
+
+Many small statements are cheap here and one big one buys nothing, so the SQL stays simple. The
+first statement of a publish is a write: in a transaction that the caller began with a plain BEGIN
+it takes the write lock at once, waiting for it if need be, where a read first and a write later
+would fail as soon as another writer came between.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from rowmq.store.dialect import Dialect
+from rowmq.store.schema import Schema
+from rowmq.store.statement import Operation, Row, Statement
+from rowmq.store.store import Store
+from rowmq.store.topics import (
+    MESSAGE_COLUMNS,
+    PAYLOAD_BYTES_DEFAULT,
+    Counter,
+    Partition,
+    Placed,
+    Span,
+    StepwiseTopics,
+)
+
+__all__ = ["SQLiteDialect", "SQLiteSchema", "SQLiteTopics", "sqlite_store"]
+
+
+class SQLiteDialect(Dialect):
+    name = "sqlite"
+    # Milliseconds are what SQLite's clock has; its julian day is a float that holds them exactly.
+    now = "(CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000)"
+    rows_max = 100  # seven values each stay under the oldest limit of 999 variables
+
+    def placeholders(self, sql: str) -> str:
+        return sql
+
+
+class SQLiteTopics(StepwiseTopics):
+    def lock_partitions(
+        self, partitions: Sequence[Partition]
+    ) -> Operation[dict[Partition, Counter]]:
+        counters = {}
+        for partition in partitions:
+            yield Statement(
+                "topics.create_partition", self.dialect.sql(CREATE_PARTITION), partition
+            )
+        for partition in partitions:
+            result = yield Statement("topics.lock_partition", self.dialect.sql(COUNTER), partition)
+            id, next_offset, limit = result.rows[0]
+            counters[partition] = Counter(id, next_offset, limit or PAYLOAD_BYTES_DEFAULT)
+        return counters
+
+    def insert_messages(self, placed: Sequence[Placed]) -> Operation[None]:
+        if not placed:
+            return
+        rows = ", ".join([f"(?, ?, ?, ?, ?, ?, {self.dialect.now})"] * len(placed))
+        params = [
+            value
+            for partition_id, offset, e in placed
+            for value in (partition_id, offset, e.id, e.data, e.encoding, e.headers)
+        ]
+        yield Statement("topics.insert_messages", self.dialect.sql(INSERT_MESSAGES + rows), params)
+
+    def find_messages(self, placed: Sequence[Placed]) -> Operation[dict[tuple[str, str, str], int]]:
+        known = {}
+        sql = self.dialect.sql(FIND_MESSAGE)
+        for partition_id, _, entry in placed:
+            result = yield Statement("topics.find_message", sql, (partition_id, entry.id))
+            for (offset,) in result:
+                known[entry.identity] = offset
+        return known
+
+    def advance_partitions(self, next_offsets: Mapping[int, int]) -> Operation[None]:
+        sql = self.dialect.sql(ADVANCE_PARTITION)
+        for id, next_offset in next_offsets.items():
+            yield Statement("topics.advance_partition", sql, (next_offset, id))
+
+    def fetch_ranges(self, spans: Sequence[Span]) -> Operation[Iterable[Row]]:
+        return (yield from self._fetch("topics.read", MESSAGE_COLUMNS, spans))
+
+    def fetch_times(self, spans: Sequence[Span]) -> Operation[Iterable[Row]]:
+        return (yield from self._fetch("topics.times", "m.partition_id, m.published_at", spans))
+
+    def _fetch(self, name: str, columns: str, spans: Sequence[Span]) -> Operation[list[Row]]:
+        rows: list[Row] = []
+        sql = self.dialect.sql(FETCH_RANGE.replace("<columns>", columns))
+        for span in spans:
+            bounds = (span.partition_id, span.first, span.last)
+            rows.extend((yield Statement(name, sql, bounds, sole=True)))
+        return rows
+
+
+CREATE_PARTITION = """
+    INSERT INTO {partitions} (topic, partition_key, next_offset) VALUES (?, ?, 1)
+    ON CONFLICT (topic, partition_key) DO NOTHING"""
+
+COUNTER = """
+    SELECT p.id, p.next_offset, t.max_payload_bytes
+    FROM {partitions} p LEFT JOIN {topics} t ON t.topic = p.topic
+    WHERE p.topic = ? AND p.partition_key = ?"""
+
+INSERT_MESSAGES = """
+    INSERT INTO {messages} (partition_id, message_offset, message_id, payload, encoding, headers,
+                            published_at)
+    VALUES """
+
+FIND_MESSAGE = "SELECT message_offset FROM {messages} WHERE partition_id = ? AND message_id = ?"
+
+ADVANCE_PARTITION = "UPDATE {partitions} SET next_offset = ? WHERE id = ?"
+
+FETCH_RANGE = """
+    SELECT <columns> FROM {messages} m
+    WHERE m.partition_id = ? AND m.message_offset BETWEEN ? AND ?"""
+
+
+class SQLiteSchema(Schema):
+    """The write lock that the transaction begins with keeps rivals out: nothing else is needed."""
+
+    exists_sql = "SELECT COUNT(*) FROM sqlite_master WHERE type = 'table' AND name = ?"
+
+
+def sqlite_store(*, prefix: str, schema: str | None) -> Store:
+    dialect = SQLiteDialect(prefix=prefix, schema=schema)
+    return Store(dialect, SQLiteTopics(dialect), SQLiteSchema(dialect))

@@ -1,0 +1,427 @@
+"""Topics: publish, read, list and configure, as operations.
+
+The one idea: a partition's row holds its counter. To publish is to lock that row, take the next
+offsets, insert, and let the commit release the lock. So offsets have no gaps, no reader can pass
+one that has not committed, and how many messages there are is arithmetic and never a scan.
+
+    publish   lock_partitions -> insert_messages (-> find_messages, if an id was there) -> advance
+    read      list_partitions (which ranges exist) -> fetch_ranges (only those)
+
+This module holds the course of events. The SQL that differs in shape is in each dialect's module.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from rowmq.codec import decode, decode_headers, encode, encode_headers
+from rowmq.errors import InvalidInput, PayloadMismatch, PayloadTooLarge, UniqueViolation
+from rowmq.message import Message, PublishResult, TopicInfo, new_id
+from rowmq.naming import check_headers, check_id, check_key, check_topic
+from rowmq.store.dialect import Dialect, as_bytes, as_text
+from rowmq.store.statement import Operation, Result, Row, Statement
+from rowmq.times import from_micros
+
+__all__ = [
+    "PAYLOAD_BYTES_DEFAULT",
+    "PAYLOAD_BYTES_LIMIT",
+    "Counter",
+    "Entry",
+    "Partition",
+    "Placed",
+    "Span",
+    "StepwiseTopics",
+    "Topics",
+    "prepare",
+]
+
+PAYLOAD_BYTES_DEFAULT = 1024 * 1024
+"""The largest payload of a topic that was not configured."""
+
+PAYLOAD_BYTES_LIMIT = 256 * 1024 * 1024
+"""The largest limit a topic can be given; beyond it a payload belongs into a file store."""
+
+KEYLESS = ""
+"""The stored partition key of messages without one: an empty key is refused, so it is free."""
+
+ROW_OVERHEAD_BYTES = 100
+"""What a message's row takes beside its payload, roughly, when statements are filled."""
+
+Partition = tuple[str, str]
+"""Topic and stored partition key. Sorted, they are the order in which locks are taken."""
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """A message that passed every check and is encoded: ready to be written."""
+
+    topic: str
+    key: str
+    id: str
+    id_given: bool
+    data: bytes
+    encoding: int
+    headers: str | None
+
+    @property
+    def partition(self) -> Partition:
+        return self.topic, self.key
+
+    @property
+    def identity(self) -> tuple[str, str, str]:
+        """What must be unique: the id within its partition."""
+        return self.topic, self.key, self.id
+
+    @property
+    def size(self) -> int:
+        """About how many bytes it adds to a statement."""
+        return len(self.data) + len(self.headers or "") + len(self.id) + ROW_OVERHEAD_BYTES
+
+
+class Counter(NamedTuple):
+    """A locked partition: its id, its next free offset, and its topic's payload limit."""
+
+    partition_id: int
+    next_offset: int
+    payload_bytes_max: int
+
+
+class Placed(NamedTuple):
+    """An entry with the place it is to take."""
+
+    partition_id: int
+    offset: int
+    entry: Entry
+
+
+class Span(NamedTuple):
+    """A run of offsets of one partition, both ends included."""
+
+    key: str
+    partition_id: int
+    first: int
+    last: int
+
+
+def prepare(topic: str, message: Message[Any]) -> Entry:
+    """The entry of a message for a topic. Every kind of bad input is refused here."""
+    encoded = encode(message.payload)
+    key = check_key(message.key)
+    given = message.id is not None
+    return Entry(
+        topic=check_topic(topic),
+        key=KEYLESS if key is None else key,
+        id=check_id(message.id) if message.id is not None else new_id(),
+        id_given=given,
+        data=encoded.data,
+        encoding=int(encoded.encoding),
+        headers=encode_headers(check_headers(message.headers)),
+    )
+
+
+class Topics(ABC):
+    """The operations on topics, for one dialect."""
+
+    def __init__(self, dialect: Dialect) -> None:
+        self.dialect = dialect
+
+    @abstractmethod
+    def publish(
+        self, entries: Sequence[Entry], *, alone: bool = True
+    ) -> Operation[list[PublishResult]]:
+        """Append entries, all or none, and tell where each one stands.
+
+        `alone` says that no caller's transaction is open around it. Partitions are locked in
+        sorted order, so that two batches wait for each other but never in a circle.
+        """
+
+    def runs(self, entries: Sequence[Entry]) -> Iterable[list[Entry]]:
+        """The entries in runs of one statement each."""
+        return self.dialect.chunks(entries, (entry.size for entry in entries))
+
+    # --- read -----------------------------------------------------------------------------------
+
+    def read(
+        self,
+        topic: str,
+        *,
+        key: str | None,
+        from_offset: int,
+        since: int | None,
+        limit: int,
+        type: Any,
+    ) -> Operation[list[Message[Any]]]:
+        """Messages of one partition or of all, ordered by partition key and offset."""
+        spans = yield from self.list_spans(
+            topic, key=key, from_offset=from_offset, limit=limit if since is None else None
+        )
+        if since is not None:
+            spans = yield from self.spans_since(spans, since)
+        spans = first_of(spans, limit)
+        rows: list[Row] = []
+        for run in self.dialect.chunks(spans, (ROW_OVERHEAD_BYTES for _ in spans)):
+            rows.extend((yield from self.fetch_ranges(run)))
+        keys = {span.partition_id: span.key for span in spans}
+        order = {span.partition_id: place for place, span in enumerate(spans)}
+        rows.sort(key=lambda row: (order[row[0]], row[1]))
+        return [message_of(row, topic, keys[row[0]], type) for row in rows]
+
+    def list_spans(
+        self, topic: str, *, key: str | None, from_offset: int, limit: int | None
+    ) -> Operation[list[Span]]:
+        """What each partition of a topic holds from an offset on, by its counters alone."""
+        params: list[Any] = [self.dialect.text(topic), from_offset]
+        if key is not None:
+            params.append(self.dialect.text(key))
+        params.append(2**62 if limit is None else limit)
+        sql = self.dialect.sql(LIST_PARTITIONS if key is None else LIST_PARTITION)
+        result = yield Statement("topics.list_partitions", sql, params, sole=True)
+        return [
+            Span(as_text(name), id, max(first, from_offset), following - 1)
+            for id, name, first, following in result
+        ]
+
+    def spans_since(self, spans: Sequence[Span], since: int) -> Operation[list[Span]]:
+        """Each span from its first message published at or after a time, found by halving.
+
+        Offsets have no gaps and times rise with them, so some twenty point look-ups, all
+        partitions together in each, stand for a scan of the log.
+        """
+        low = {span.partition_id: span.first for span in spans}
+        high = {span.partition_id: span.last + 1 for span in spans}
+        while searched := [span for span in spans if low[span[1]] < high[span[1]]]:
+            middle = {s.partition_id: (low[s[1]] + high[s[1]]) // 2 for s in searched}
+            points = [Span(s.key, s.partition_id, middle[s[1]], middle[s[1]]) for s in searched]
+            later: set[int] = set()
+            for run in self.dialect.chunks(points, (ROW_OVERHEAD_BYTES for _ in points)):
+                times = yield from self.fetch_times(run)
+                later |= {row[0] for row in times if row[1] >= since}
+            for id, offset in middle.items():
+                if id in later:
+                    high[id] = offset
+                else:
+                    low[id] = offset + 1
+        return [span._replace(first=low[span[1]]) for span in spans if low[span[1]] <= span.last]
+
+    @abstractmethod
+    def fetch_ranges(self, spans: Sequence[Span]) -> Operation[Iterable[Row]]:
+        """The messages of many spans in one statement, in any order."""
+
+    @abstractmethod
+    def fetch_times(self, spans: Sequence[Span]) -> Operation[Iterable[Row]]:
+        """Partition id and publishing time of the messages of many spans, in any order."""
+
+    # --- list and configure ---------------------------------------------------------------------
+
+    def list_topics(self) -> Operation[list[TopicInfo]]:
+        """Every topic that has a partition or was configured, by name."""
+        result = yield Statement("topics.list", self.dialect.sql(LIST_TOPICS), sole=True)
+        return [
+            TopicInfo(
+                name=as_text(name),
+                partitions=int(partitions),
+                messages=int(messages),
+                max_payload_bytes=PAYLOAD_BYTES_DEFAULT if limit is None else int(limit),
+            )
+            for name, partitions, messages, limit in result
+        ]
+
+    def configure(self, topic: str, *, max_payload_bytes: int | None) -> Operation[None]:
+        """Set a topic's limits; None leaves one as it is."""
+        yield Statement(
+            "topics.configure",
+            self.dialect.sql(self.configure_sql),
+            (self.dialect.text(topic), max_payload_bytes),
+            sole=True,
+        )
+
+    configure_sql = """
+        INSERT INTO {topics} AS t (topic, max_payload_bytes, created_at) VALUES (?, ?, {now})
+        ON CONFLICT (topic) DO UPDATE
+        SET max_payload_bytes = COALESCE(excluded.max_payload_bytes, t.max_payload_bytes)"""
+
+
+class StepwiseTopics(Topics):
+    """Publishing in short statements, where no single one can do it all."""
+
+    def publish(
+        self,
+        entries: Sequence[Entry],
+        *,
+        alone: bool = True,  # noqa: ARG002 - the steps are the same either way
+    ) -> Operation[list[PublishResult]]:
+        fresh = unrepeated(entries)
+        counters = yield from self.lock_partitions(sorted({entry.partition for entry in fresh}))
+        refuse_oversized(fresh, {p[0]: c.payload_bytes_max for p, c in counters.items()})
+        free = {partition: counter.next_offset for partition, counter in counters.items()}
+        found: dict[tuple[str, str, str], Row] = {}
+        for run in self.runs(fresh):
+            placed = place(run, counters, free)
+            try:
+                yield from self.insert_messages(placed)
+            except UniqueViolation:
+                # The lock is held, so what is found now is all there is to be found.
+                known = yield from self.find_messages(placed)
+                found |= {
+                    entry.identity: (known[entry.identity], True)
+                    for entry in run
+                    if entry.identity in known
+                }
+                placed = place([e for e in run if e.identity not in known], counters, free)
+                yield from self.insert_messages(placed)
+            for _, offset, entry in placed:
+                found[entry.identity] = (offset, False)
+                free[entry.partition] = offset + 1
+        yield from self.advance_partitions(
+            {c.partition_id: free[p] for p, c in counters.items() if free[p] != c.next_offset}
+        )
+        return results(entries, found)
+
+    @abstractmethod
+    def lock_partitions(
+        self, partitions: Sequence[Partition]
+    ) -> Operation[dict[Partition, Counter]]:
+        """Lock the counters of these partitions, in this order; make those that are missing."""
+
+    @abstractmethod
+    def insert_messages(self, placed: Sequence[Placed]) -> Operation[None]:
+        """Insert rows in one statement: all of them, or `UniqueViolation` and none."""
+
+    @abstractmethod
+    def find_messages(self, placed: Sequence[Placed]) -> Operation[dict[tuple[str, str, str], int]]:
+        """The offsets of those entries whose id is already in their partition."""
+
+    @abstractmethod
+    def advance_partitions(self, next_offsets: Mapping[int, int]) -> Operation[None]:
+        """Set the counters of locked partitions."""
+
+
+MESSAGE_COLUMNS = """m.partition_id, m.message_offset, m.message_id, m.payload, m.encoding,
+    m.headers, m.published_at"""
+
+LIST_PARTITIONS = """
+    SELECT id, partition_key, first_offset, next_offset FROM {partitions}
+    WHERE topic = ? AND next_offset > ? AND next_offset > first_offset
+    ORDER BY partition_key LIMIT ?"""
+
+LIST_PARTITION = """
+    SELECT id, partition_key, first_offset, next_offset FROM {partitions}
+    WHERE topic = ? AND next_offset > ? AND partition_key = ? AND next_offset > first_offset
+    LIMIT ?"""
+
+LIST_TOPICS = """
+    SELECT topic, SUM(partitions), SUM(messages), MAX(max_payload_bytes) FROM (
+        SELECT topic, 1 AS partitions, next_offset - first_offset AS messages,
+               NULL AS max_payload_bytes
+        FROM {partitions}
+        UNION ALL
+        SELECT topic, 0, 0, max_payload_bytes FROM {topics}
+    ) known
+    GROUP BY topic ORDER BY topic"""
+
+
+def unrepeated(entries: Sequence[Entry]) -> list[Entry]:
+    """The entries without those whose id stands earlier in the same batch."""
+    first: dict[tuple[str, str, str], Entry] = {}
+    for entry in entries:
+        first.setdefault(entry.identity, entry)
+    return list(first.values())
+
+
+def place(
+    entries: Iterable[Entry], counters: Mapping[Partition, Counter], free: Mapping[Partition, int]
+) -> list[Placed]:
+    """Give the entries the next free offsets of their partitions, in their order."""
+    following = dict(free)
+    placed = []
+    for entry in entries:
+        offset = following[entry.partition]
+        following[entry.partition] = offset + 1
+        placed.append(Placed(counters[entry.partition].partition_id, offset, entry))
+    return placed
+
+
+def refuse_oversized(entries: Iterable[Entry], limits: Mapping[str, int]) -> None:
+    """Raise for the first payload that is over its topic's limit."""
+    for entry in entries:
+        limit = limits[entry.topic]
+        if len(entry.data) > limit:
+            raise PayloadTooLarge(
+                f"a payload of {len(entry.data):,} bytes is over the limit of topic "
+                f"{entry.topic!r}, {limit:,} bytes; raise it with configure_topic({entry.topic!r}, "
+                f"max_payload_bytes=...), or store the data elsewhere and publish where it is"
+            )
+
+
+def results(
+    entries: Sequence[Entry], found: Mapping[tuple[str, str, str], Row]
+) -> list[PublishResult]:
+    """What to tell the publisher of each entry.
+
+    An id that RowMQ made itself is a duplicate only when an earlier try was committed and its
+    answer lost on the way: for the publisher that is the same publish, and no duplicate.
+    """
+    answers = []
+    seen: set[tuple[str, str, str]] = set()
+    for entry in entries:
+        offset, known = found[entry.identity]
+        duplicate = (known and entry.id_given) or entry.identity in seen
+        seen.add(entry.identity)
+        answers.append(
+            PublishResult(
+                topic=entry.topic,
+                key=entry.key or None,
+                id=entry.id,
+                offset=offset,
+                duplicate=duplicate,
+            )
+        )
+    return answers
+
+
+def first_of(spans: Sequence[Span], limit: int) -> list[Span]:
+    """The spans, cut where they hold `limit` messages together."""
+    kept: list[Span] = []
+    for span in spans:
+        if limit <= 0:
+            break
+        last = min(span.last, span.first + limit - 1)
+        kept.append(span._replace(last=last))
+        limit -= last - span.first + 1
+    return kept
+
+
+def message_of(row: Row, topic: str, key: str, type: Any) -> Message[Any]:
+    """The message of a row of MESSAGE_COLUMNS."""
+    _, offset, id, payload, encoding, headers, published_at = row
+    try:
+        value = decode(as_bytes(payload), encoding, type)
+    except PayloadMismatch as error:
+        where = f"topic {topic!r}, key {key or None!r}, offset {offset}"
+        raise PayloadMismatch(f"{where}: {error}") from error
+    return Message(
+        payload=value,
+        key=key or None,
+        id=as_text(id),
+        headers=decode_headers(headers),
+        topic=topic,
+        offset=offset,
+        published_at=from_micros(published_at),
+    )
+
+
+def limits_of(result: Result) -> dict[str, int]:
+    """Payload limits by topic, of rows of topic and limit."""
+    return {
+        as_text(topic): PAYLOAD_BYTES_DEFAULT if limit is None else limit for topic, limit in result
+    }
+
+
+def check_limit(max_payload_bytes: int | None) -> int | None:
+    """A payload limit that can be stored."""
+    if max_payload_bytes is not None and not 1 <= max_payload_bytes <= PAYLOAD_BYTES_LIMIT:
+        raise InvalidInput(
+            f"max_payload_bytes must be 1 to {PAYLOAD_BYTES_LIMIT:,}, not {max_payload_bytes!r}"
+        )
+    return max_payload_bytes

@@ -1,0 +1,47 @@
+"""Times and durations as RowMQ stores them: whole microseconds, UTC, in integers.
+
+Integers mean the same on every database, sort as they should, and have no daylight-saving hour.
+The clock itself is always the database's; nothing here reads one.
+"""
+
+from datetime import UTC, datetime, timedelta
+
+from rowmq.errors import InvalidOption, NaiveDatetime
+
+__all__ = ["Duration", "from_micros", "to_micros", "to_seconds"]
+
+Duration = float | timedelta
+"""Seconds as a number, or a timedelta."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+
+
+def to_micros(moment: datetime) -> int:
+    """Microseconds since 1970, exactly. A naive datetime is an error: it names no moment."""
+    if not isinstance(moment, datetime):
+        raise InvalidOption(f"expected an aware datetime, not {type(moment).__name__}")
+    if moment.utcoffset() is None:
+        raise NaiveDatetime(
+            f"{moment!r} has no time zone: use datetime.now(timezone.utc), or "
+            f"moment.replace(tzinfo=...) if you know which zone it was meant in"
+        )
+    return (moment - _EPOCH) // _MICROSECOND
+
+
+def from_micros(micros: int) -> datetime:
+    """The aware datetime, in UTC, of microseconds since 1970."""
+    return _EPOCH + timedelta(microseconds=micros)
+
+
+def to_seconds(duration: Duration, *, name: str) -> float:
+    """Seconds of a duration, which must be zero or more; `name` is the option it came from."""
+    if isinstance(duration, timedelta):
+        seconds = duration.total_seconds()
+    elif isinstance(duration, int | float) and not isinstance(duration, bool):
+        seconds = float(duration)
+    else:
+        raise InvalidOption(f"{name} must be seconds or a timedelta, not {duration!r}")
+    if not 0 <= seconds < float("inf"):
+        raise InvalidOption(f"{name} must be zero or more and finite, not {duration!r}")
+    return seconds

@@ -1,0 +1,169 @@
+"""The databases that tests run on: real ones, started once a session and emptied between tests.
+
+SQLite gets a new file for every test. PostgreSQL and MariaDB are started by `tests.servers`, unless
+an environment variable names one that runs already. A MySQL is used where `ROWMQ_TEST_MYSQL_URL`
+names one. A server that cannot be had is an error: no test is ever skipped for want of it.
+"""
+
+import os
+import secrets
+import sqlite3
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import psycopg
+import pymysql
+
+import rowmq
+from rowmq.store.dialect import TABLES
+from tests.servers import MariaDBServer, PostgresServer
+
+Rows = list[tuple[Any, ...]]
+
+TO_CLEAN = [f"rowmq_{table}" for table in TABLES if table != "migrations"]
+
+NAMES = ["sqlite", "postgres", "mariadb"]
+if os.environ.get("ROWMQ_TEST_MYSQL_URL"):
+    NAMES.append("mysql")
+
+
+class Database:
+    """One database under test, and a way to look into it that does not go through RowMQ."""
+
+    name: str
+    dialect: str
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    def execute(self, sql: str, params: Sequence[Any] = ()) -> Rows:
+        """Run a statement on a connection of its own, committed."""
+        raise NotImplementedError
+
+    def create(self) -> "Database":
+        """Another, empty database of the same kind."""
+        raise NotImplementedError
+
+    def drop(self) -> None:
+        """Let go of a database that `create` made."""
+
+    def clean(self) -> None:
+        """Empty every table of RowMQ's."""
+        raise NotImplementedError
+
+
+class SQLiteDatabase(Database):
+    name = dialect = "sqlite"
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / f"{secrets.token_hex(4)}.db"
+        super().__init__(f"sqlite:///{self.path}")
+
+    def execute(self, sql: str, params: Sequence[Any] = ()) -> Rows:
+        with closing(sqlite3.connect(self.path, isolation_level=None, timeout=30)) as connection:
+            return connection.execute(sql, params).fetchall()
+
+    def create(self) -> "SQLiteDatabase":
+        return SQLiteDatabase(self.path.parent)
+
+
+class PostgresDatabase(Database):
+    name = dialect = "postgres"
+
+    def execute(self, sql: str, params: Sequence[Any] = ()) -> Rows:
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            cursor = connection.execute(sql, params or None)  # type: ignore[call-overload]
+            return cursor.fetchall() if cursor.description else []
+
+    def clean(self) -> None:
+        self.execute(f"TRUNCATE {', '.join(TO_CLEAN)}")
+
+    def create(self) -> "PostgresDatabase":
+        name = f"rowmq_{secrets.token_hex(6)}"
+        self.execute(f"CREATE DATABASE {name}")
+        return PostgresDatabase(urlsplit(self.url)._replace(path=f"/{name}").geturl())
+
+    def drop(self) -> None:
+        name = urlsplit(self.url).path[1:]
+        outside = PostgresDatabase(urlsplit(self.url)._replace(path="/postgres").geturl())
+        outside.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+
+
+class MySQLDatabase(Database):
+    dialect = "mysql"
+
+    def __init__(self, url: str, name: str) -> None:
+        super().__init__(url)
+        self.name = name
+
+    def options(self) -> dict[str, Any]:
+        """What a MySQL driver connects with."""
+        parts = urlsplit(self.url)
+        return {
+            "host": parts.hostname,
+            "port": parts.port,
+            "user": unquote(parts.username or ""),
+            "password": unquote(parts.password or ""),
+            "database": parts.path[1:],
+        }
+
+    def execute(self, sql: str, params: Sequence[Any] = ()) -> Rows:
+        with (
+            pymysql.connect(**self.options(), autocommit=True) as connection,
+            connection.cursor() as cursor,
+        ):
+            cursor.execute(sql, params or None)
+            return list(cursor.fetchall())
+
+    def clean(self) -> None:
+        with (
+            pymysql.connect(**self.options(), autocommit=True) as connection,
+            connection.cursor() as cursor,
+        ):
+            for table in TO_CLEAN:
+                cursor.execute(f"DELETE FROM {table}")
+
+    def create(self) -> "MySQLDatabase":
+        name = f"rowmq_{secrets.token_hex(6)}"
+        self.execute(f"CREATE DATABASE {name}")
+        return MySQLDatabase(urlsplit(self.url)._replace(path=f"/{name}").geturl(), self.name)
+
+    def drop(self) -> None:
+        self.execute(f"DROP DATABASE IF EXISTS {urlsplit(self.url).path[1:]}")
+
+
+class Databases:
+    """All databases of a test session, each started when it is first asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.stack = ExitStack()
+        self.known: dict[str, Database] = {}
+
+    def get(self, name: str) -> Database:
+        """A migrated, empty database of a kind."""
+        if name == "sqlite":
+            database: Database = SQLiteDatabase(self.folder)
+            rowmq.connect(database.url).close()
+            return database
+        if name not in self.known:
+            database = self._server(name).create()
+            self.stack.callback(database.drop)
+            with rowmq.connect(database.url) as mq:
+                mq.migrate()
+            self.known[name] = database
+        else:
+            self.known[name].clean()
+        return self.known[name]
+
+    def _server(self, name: str) -> Database:
+        url = os.environ.get(f"ROWMQ_TEST_{name.upper()}_URL")
+        if name == "postgres":
+            return PostgresDatabase(url or self.stack.enter_context(PostgresServer()).url)
+        if name == "mariadb":
+            return MySQLDatabase(url or self.stack.enter_context(MariaDBServer()).url, name)
+        assert url, "ROWMQ_TEST_MYSQL_URL names the MySQL to test on"
+        return MySQLDatabase(url, name)
