@@ -23,6 +23,7 @@ __all__ = [
     "InvalidURL",
     "Locked",
     "MissingExtra",
+    "MissingTable",
     "NaiveDatetime",
     "NoTransaction",
     "NotADatabase",
@@ -151,6 +152,10 @@ class DatabaseError(RowMQError):
 
 class UniqueViolation(DatabaseError):
     """A row with the same unique key exists."""
+
+
+class MissingTable(DatabaseError):
+    """A statement names a table that is not there."""
 
 
 class StatementTooLarge(DatabaseError):

@@ -20,7 +20,14 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from rowmq.drivers.faults import Translate
-from rowmq.errors import ConnectionLost, DatabaseUnreachable, PoolTimeout, TransientError
+from rowmq.errors import (
+    ConnectionLost,
+    DatabaseUnreachable,
+    MissingTable,
+    PoolTimeout,
+    SchemaMissing,
+    TransientError,
+)
 from rowmq.store.statement import Operation, Result, Statement
 
 __all__ = [
@@ -125,6 +132,7 @@ class AnyPool(Protocol):
     def release(self, session: Any, *, healthy: bool) -> None: ...
     def clear(self) -> None: ...
     def close(self) -> None: ...
+    def refuse_if_closed(self) -> None: ...
 
 
 class Driver:
@@ -200,6 +208,8 @@ def drive(
             driver.observe(statement)
             try:
                 result = yield from guarded(guest, partial(guest.execute, statement))
+            except MissingTable as error:
+                statement = operation.throw(schema_missing(error))
             except Exception as error:  # noqa: BLE001 - whatever it is, the operation is told
                 statement = operation.throw(error)
             else:
@@ -208,6 +218,13 @@ def drive(
         if owner and begun:
             yield from guarded(owner, owner.commit)
         return stop.value  # type: ignore[no-any-return]
+
+
+def schema_missing(error: MissingTable) -> SchemaMissing:
+    """A table of our own is missing: then the schema is."""
+    meaning = SchemaMissing(f"RowMQ's tables are not there; run `rowmq migrate` ({error})")
+    meaning.__cause__ = error
+    return meaning
 
 
 def rolled_back(session: AnySession, error: Exception) -> Steps[bool]:

@@ -16,9 +16,9 @@ from rowmq.errors import (
     DatabaseUnreachable,
     Deadlock,
     Locked,
+    MissingTable,
     NotADatabase,
     RowMQError,
-    SchemaMissing,
     SerializationFailure,
     StatementTooLarge,
     UniqueViolation,
@@ -29,7 +29,7 @@ __all__ = ["Translate", "mysql_fault", "postgres_fault", "sqlite_fault"]
 Translate = Callable[[Exception], Exception]
 """From a driver's error to RowMQ's, which keeps it as its cause."""
 
-_MIGRATE = "a RowMQ table is missing; run `rowmq migrate`"
+_NO_TABLE = "a table is missing"
 _AUTH = "the server refused the user or password; check the URL"
 _LOST = "the connection to the database was lost"
 _DEADLOCK = "the database ended this transaction to resolve a deadlock"
@@ -48,10 +48,10 @@ _POSTGRES: _Table = {
     "28000": (AuthenticationFailed, _AUTH),
     "28P01": (AuthenticationFailed, _AUTH),
     "3D000": (DatabaseUnreachable, "the database does not exist on this server; create it"),
-    "3F000": (SchemaMissing, _MIGRATE),
+    "3F000": (MissingTable, _NO_TABLE),
     "40001": (SerializationFailure, _UNORDERED),
     "40P01": (Deadlock, _DEADLOCK),
-    "42P01": (SchemaMissing, _MIGRATE),
+    "42P01": (MissingTable, _NO_TABLE),
     "53300": (DatabaseUnreachable, "the server has no connection left; lower pool_size"),
     "55P03": (Locked, _LOCKED),
     "57P01": (ConnectionLost, _LOST),
@@ -67,7 +67,7 @@ _MYSQL: dict[int, tuple[type[RowMQError], str]] = {
     1049: (DatabaseUnreachable, "the database does not exist on this server; create it"),
     1053: (ConnectionLost, _LOST),
     1062: (UniqueViolation, _UNIQUE),
-    1146: (SchemaMissing, _MIGRATE),
+    1146: (MissingTable, _NO_TABLE),
     1153: (StatementTooLarge, "raise the server's max_allowed_packet"),
     1205: (Locked, _LOCKED),
     1213: (Deadlock, _DEADLOCK),
@@ -150,7 +150,7 @@ def sqlite_fault(error: Exception) -> Exception:
         if code in (sqlite3.SQLITE_CONSTRAINT_UNIQUE, sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY):
             return _fault(error, (UniqueViolation, _UNIQUE))
         if str(cause).startswith("no such table"):
-            return _fault(error, (SchemaMissing, _MIGRATE))
+            return _fault(error, (MissingTable, _NO_TABLE))
         return _fault(error, _SQLITE.get(code & 0xFF))
     return error
 

@@ -5,6 +5,7 @@ that the server would refuse raises here, where a server would just hang up. Con
 READ COMMITTED, in strict mode, and report matched rows.
 """
 
+import asyncio
 import contextlib
 import ssl
 from collections.abc import Mapping
@@ -116,7 +117,11 @@ def open_pymysql(options: Mapping[str, Any], limits: Limits) -> PyMySQLSession:
     import pymysql  # noqa: PLC0415 - the extra may not be installed
 
     try:
-        connection = pymysql.connect(**arguments(options, limits))
+        # PyMySQL's own limit ends with the TCP handshake: the server must also answer in time.
+        connection = pymysql.connect(
+            **arguments(options, limits), read_timeout=max(1, round(limits.connect_timeout))
+        )
+        connection._read_timeout = None  # type: ignore[attr-defined]  # noqa: SLF001 - queries may
         with connection.cursor() as cursor:
             cursor.execute(STRICT)
             cursor.execute(PACKET)
@@ -138,8 +143,11 @@ async def open_asyncmy(options: Mapping[str, Any], limits: Limits) -> AsyncmySes
     import asyncmy  # noqa: PLC0415 - the extra may not be installed
     from asyncmy.errors import MySQLError  # noqa: PLC0415
 
+    cancelled = times_cancelled()
     try:
-        connection = await asyncmy.connect(**arguments(options, limits))
+        async with asyncio.timeout(limits.connect_timeout):  # asyncmy's own limits TCP only
+            connection = await asyncmy.connect(**arguments(options, limits))
+        refuse_if_cancelled(connection, cancelled)
         async with connection.cursor() as cursor:
             await cursor.execute(STRICT)
             await cursor.execute(PACKET)
@@ -147,6 +155,20 @@ async def open_asyncmy(options: Mapping[str, Any], limits: Limits) -> AsyncmySes
     except (TimeoutError, MySQLError, OSError) as error:
         raise refused(error) from error
     return AsyncmySession(connection, int(packet_bytes_max))
+
+
+def times_cancelled() -> int:
+    task = asyncio.current_task()
+    return 0 if task is None else task.cancelling()
+
+
+def refuse_if_cancelled(connection: Any, before: int) -> None:
+    """Raise the cancellation that `asyncio.wait_for` in Python 3.11 loses in asyncmy's connect,
+    when it comes in the moment in which the connection is made.
+    """
+    if times_cancelled() > before:
+        connection.close()
+        raise asyncio.CancelledError
 
 
 def arguments(options: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
@@ -188,11 +210,11 @@ def refuse_oversized(text: str, packet_bytes_max: int) -> None:
 
 
 def refused(error: Exception) -> Exception:
-    """Why no connection came about. Without an error number, nobody answered."""
+    """Why no connection came about. Without an error of the server's, nobody answered."""
     meaning = mysql_fault(error)
-    if meaning is error or type(meaning) in (ConnectionLost, DatabaseUnreachable):
-        return DatabaseUnreachable(
-            f"no connection to MySQL or MariaDB ({str(error) or type(error).__name__}); is it "
-            f"running, and are host, port and database right?"
-        )
-    return meaning
+    if meaning is not error and type(meaning) is not ConnectionLost:
+        return meaning
+    return DatabaseUnreachable(
+        f"no connection to MySQL or MariaDB ({str(error) or type(error).__name__}); is it "
+        f"running, and are host and port right?"
+    )

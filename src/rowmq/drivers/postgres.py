@@ -33,9 +33,14 @@ class PsycopgSession:
 
     def __init__(self, connection: "psycopg.Connection[Any]") -> None:
         from psycopg import RawCursor  # noqa: PLC0415 - the extra may not be installed
+        from psycopg.types.array import ListBinaryDumper  # noqa: PLC0415
 
         self.connection = connection
+        self.users_cursor: RawCursor[Any] = RawCursor(connection)
         self.cursor: RawCursor[Any] = RawCursor(connection)
+        # Arrays go over faster in binary. Our own SQL says its types; a
+        # user's may leave them to be guessed, which needs text.
+        self.cursor.adapters.register_dumper(list, ListBinaryDumper)
 
     def begin(self) -> None:
         self.cursor.execute(BEGIN)
@@ -47,13 +52,13 @@ class PsycopgSession:
         self.cursor.execute("ROLLBACK")
 
     def execute(self, statement: Statement) -> Result:
-        return self._run(statement.sql, statement.params)
+        return self._run(self.cursor, statement.sql, statement.params)
 
     def query(self, sql: str, params: Any) -> Result:
-        return self._run(*restyle(sql, params, "$1"))
+        return self._run(self.users_cursor, *restyle(sql, params, "$1"))
 
-    def _run(self, sql: str, params: Any) -> Result:
-        cursor = self.cursor.execute(sql, params or None, binary=True)
+    def _run(self, cursor: "psycopg.RawCursor[Any]", sql: str, params: Any) -> Result:
+        cursor.execute(sql, params or None, binary=True)
         rows = cursor.fetchall() if cursor.description is not None else []
         return Result(rows, cursor.rowcount)
 
@@ -143,14 +148,15 @@ async def open_asyncpg(url: str, limits: Limits) -> AsyncpgSession:
 
 
 def refused(error: Exception) -> Exception:
-    """Why no connection came about. Without a SQLSTATE, nobody answered."""
+    """Why no connection came about. libpq gives no SQLSTATE then, only what the server said."""
     meaning = postgres_fault(error)
-    if meaning is error or type(meaning) is ConnectionLost:
-        text = str(error).strip().splitlines()
-        reason = text[0] if text else type(error).__name__
-        if "password" in reason or "authentication" in reason:
-            return AuthenticationFailed(f"the server refused the user or password ({reason})")
-        return DatabaseUnreachable(
-            f"no connection to PostgreSQL ({reason}); is it running, and are host and port right?"
-        )
-    return meaning
+    if meaning is not error and type(meaning) is not ConnectionLost:
+        return meaning
+    reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+    if "password" in reason or "authentication" in reason:
+        return AuthenticationFailed(f"the server refused the user or password ({reason})")
+    if "database" in reason and "does not exist" in reason:
+        return DatabaseUnreachable(f"the database does not exist; create it ({reason})")
+    return DatabaseUnreachable(
+        f"no connection to PostgreSQL ({reason}); is it running, and are host and port right?"
+    )

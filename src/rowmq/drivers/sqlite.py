@@ -181,6 +181,7 @@ class AsyncSQLiteDriver(AsyncDriver):
     def _submit(
         self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs
     ) -> asyncio.Future[T]:
+        self.sync.pool.refuse_if_closed()
         loop = asyncio.get_running_loop()
         return loop.run_in_executor(self.threads, partial(function, *args, **kwargs))
 
@@ -202,7 +203,7 @@ class AsyncSQLiteDriver(AsyncDriver):
         await self.call(self.sync.end, session.session, error=error)
 
     async def close(self) -> None:
-        await self.call(self.sync.close)
+        self.sync.close()
         self.threads.shutdown(wait=False)
 
 

@@ -12,7 +12,7 @@ from typing import ClassVar, TypeVar
 
 from rowmq.errors import ConfigurationError
 from rowmq.naming import check_identifier
-from rowmq.store.statement import Result, Row
+from rowmq.store.statement import Row
 
 __all__ = ["DEFAULT_PREFIX", "TABLES", "Dialect", "Row", "as_bytes", "as_text"]
 
@@ -112,9 +112,13 @@ def as_text(value: str | bytes | memoryview | bytearray) -> str:
     return value if isinstance(value, str) else bytes(value).decode()
 
 
-def as_bytes(value: bytes | memoryview | bytearray) -> bytes:
-    """A payload as it came from a database: some drivers give a view."""
-    return value if isinstance(value, bytes) else bytes(value)
+def as_bytes(value: bytes | memoryview | bytearray | str) -> bytes:
+    """A payload as it came from a database: some drivers give a view, and SQLite gives text where
+    another program wrote text.
+    """
+    if isinstance(value, bytes):
+        return value
+    return value.encode() if isinstance(value, str) else bytes(value)
 
 
 def values_table(columns: Sequence[str], rows: int) -> str:
@@ -122,8 +126,3 @@ def values_table(columns: Sequence[str], rows: int) -> str:
     head = "SELECT " + ", ".join(f"? AS {column}" for column in columns)
     rest = " UNION ALL SELECT " + ", ".join("?" for _ in columns)
     return head + rest * (rows - 1)
-
-
-def one_value(result: Result) -> object:
-    """The single value of a result with one row and one column."""
-    return result.rows[0][0]

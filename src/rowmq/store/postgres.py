@@ -127,11 +127,20 @@ def largest_by_topic(entries: Sequence[Entry]) -> tuple[list[str], list[int]]:
 # Without the check, for ids that RowMQ made itself and that nobody can have used.
 _NONE_KNOWN = "SELECT NULL::bigint AS place, NULL::bigint AS message_offset WHERE false"
 
+# Look-ups stand as subqueries, one row at a time: as joins, a plan for "any parameters" may choose
+# to hash a whole table.
 _KNOWN = """
-        SELECT i.place, m.message_offset
-        FROM input i
-        JOIN {partitions} p ON p.topic = i.topic AND p.partition_key = i.partition_key
-        JOIN {messages} m ON m.partition_id = p.id AND m.message_id = i.message_id"""
+        SELECT * FROM (
+            SELECT i.place, (
+                SELECT m.message_offset FROM {messages} m
+                WHERE m.message_id = i.message_id AND m.partition_id = (
+                    SELECT p.id FROM {partitions} p
+                    WHERE p.topic = i.topic AND p.partition_key = i.partition_key
+                )
+            ) AS message_offset
+            FROM input i
+        ) looked_up
+        WHERE message_offset IS NOT NULL"""
 
 # The counters are inserted in sorted order, and so locked in sorted order. Nothing is numbered or
 # inserted when one payload is refused: then fewer rows come back than went in.
@@ -144,8 +153,8 @@ _APPEND = """
     ),
     refused AS MATERIALIZED (
         SELECT 1 FROM unnest($7::text[], $8::bigint[]) AS s (topic, largest)
-        LEFT JOIN {topics} t ON t.topic = s.topic
-        WHERE s.largest > COALESCE(t.max_payload_bytes, <default>)
+        WHERE s.largest > COALESCE(
+            (SELECT t.max_payload_bytes FROM {topics} t WHERE t.topic = s.topic), <default>)
     ),
     known AS MATERIALIZED (<known>
     ),
@@ -193,8 +202,8 @@ LOCK_PARTITIONS = """
     ON CONFLICT (topic, partition_key) DO UPDATE SET next_offset = p.next_offset WHERE false"""
 
 LIMITS = """
-    SELECT w.topic, t.max_payload_bytes FROM unnest($1::text[]) AS w (topic)
-    LEFT JOIN {topics} t ON t.topic = w.topic"""
+    SELECT w.topic, (SELECT t.max_payload_bytes FROM {topics} t WHERE t.topic = w.topic)
+    FROM unnest($1::text[]) AS w (topic)"""
 
 FETCH_RANGES = """
     SELECT <columns>
@@ -202,19 +211,26 @@ FETCH_RANGES = """
     CROSS JOIN LATERAL (
         SELECT * FROM {messages} m
         WHERE m.partition_id = s.partition_id AND m.message_offset BETWEEN s.first AND s.last
+        OFFSET 0 -- a fence: each range is looked up by itself
     ) m"""
 
 
 class PostgresSchema(Schema):
     """DDL is transactional; an advisory lock of the transaction keeps rivals out."""
 
-    exists_sql = "SELECT CASE WHEN to_regclass($1) IS NULL THEN 0 ELSE 1 END"
+    # Not to_regclass, which answers from a cache that may be older than the lock.
+    exists_sql = """
+        SELECT COUNT(*) FROM pg_catalog.pg_class c
+        JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+        WHERE c.relname = $1::text
+          AND n.nspname = ANY (CASE WHEN $2::text IS NULL THEN current_schemas(false)
+                                    ELSE ARRAY[$2::text]::name[] END)"""
     lock_sql = """
         SELECT 1 FROM pg_advisory_xact_lock(hashtext('rowmq-migrate'),
                                             hashtext('{qualifier}{prefix}'))"""
 
-    def table_name(self) -> str:
-        return self.dialect.fill("{migrations}")
+    def exists_params(self) -> tuple[str | None, ...]:
+        return (*super().exists_params(), self.dialect.schema)
 
     def preamble(self) -> str:
         schema = self.dialect.schema

@@ -60,17 +60,17 @@ class Schema:
         """What must be there before the first table."""
         return ""
 
-    def table_name(self) -> str:
+    def exists_params(self) -> tuple[str | None, ...]:
         """The migrations table as `exists_sql` asks for it."""
-        return f"{self.dialect.prefix}migrations"
+        return (f"{self.dialect.prefix}migrations",)
 
-    def version(self) -> Operation[int]:
+    def version(self, *, sole: bool = True) -> Operation[int]:
         """The version the database has; 0 if it has none."""
         sql = self.dialect.sql(self.exists_sql)
-        exists = yield Statement("schema.exists", sql, (self.table_name(),), sole=True)
+        exists = yield Statement("schema.exists", sql, self.exists_params(), sole=sole)
         if not exists.rows[0][0]:
             return 0
-        result = yield Statement("schema.version", self.dialect.sql(VERSION), sole=True)
+        result = yield Statement("schema.version", self.dialect.sql(VERSION), sole=sole)
         return int(result.rows[0][0])
 
     def check(self) -> Operation[SchemaError | None]:
@@ -91,9 +91,9 @@ class Schema:
             f"`rowmq migrate`, or call mq.migrate(), or apply what `rowmq migrate --dry-run` prints"
         )
 
-    def pending(self) -> Operation[list[Migration]]:
+    def pending(self, *, sole: bool = True) -> Operation[list[Migration]]:
         """The migrations that the database lacks."""
-        version = yield from self.version()
+        version = yield from self.version(sole=sole)
         known = self.migrations()
         if version > known[-1].version:
             raise too_new(version, known[-1].version)
@@ -112,7 +112,8 @@ class Schema:
                 yield Statement("schema.unlock", self.dialect.fill(self.unlock_sql))
 
     def _apply(self) -> Operation[list[Migration]]:
-        pending = yield from self.pending()
+        # Not by themselves: what is pending must be found out under the lock that keeps others out.
+        pending = yield from self.pending(sole=False)
         for migration in pending:
             for sql in statements(migration.sql):
                 yield Statement("schema.migrate", sql)

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from rowmq.codec import decode, decode_headers, encode, encode_headers
-from rowmq.errors import InvalidInput, PayloadMismatch, PayloadTooLarge, UniqueViolation
+from rowmq.errors import InvalidOption, PayloadMismatch, PayloadTooLarge, UniqueViolation
 from rowmq.message import Message, PublishResult, TopicInfo, new_id
 from rowmq.naming import check_headers, check_id, check_key, check_topic
 from rowmq.store.dialect import Dialect, as_bytes, as_text
@@ -420,8 +420,10 @@ def limits_of(result: Result) -> dict[str, int]:
 
 def check_limit(max_payload_bytes: int | None) -> int | None:
     """A payload limit that can be stored."""
-    if max_payload_bytes is not None and not 1 <= max_payload_bytes <= PAYLOAD_BYTES_LIMIT:
-        raise InvalidInput(
+    if max_payload_bytes is None:
+        return None
+    if type(max_payload_bytes) is not int or not 1 <= max_payload_bytes <= PAYLOAD_BYTES_LIMIT:
+        raise InvalidOption(
             f"max_payload_bytes must be 1 to {PAYLOAD_BYTES_LIMIT:,}, not {max_payload_bytes!r}"
         )
     return max_payload_bytes
