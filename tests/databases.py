@@ -75,7 +75,7 @@ class PostgresDatabase(Database):
 
     def execute(self, sql: str, params: Sequence[Any] = ()) -> Rows:
         with psycopg.connect(self.url, autocommit=True) as connection:
-            cursor = connection.execute(sql, params or None)  # type: ignore[call-overload]
+            cursor = connection.execute(sql, params or None)
             return cursor.fetchall() if cursor.description else []
 
     def clean(self) -> None:

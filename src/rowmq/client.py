@@ -5,6 +5,7 @@ input, name the operation, run it. What happens is in `store`, how it is run in 
 """
 
 import contextlib
+import os
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
@@ -22,7 +23,7 @@ from rowmq.drivers.base import (
 )
 from rowmq.drivers.callers import async_guest_of, guest_of
 from rowmq.engine import Engine, Options, open_async_engine, open_engine, store_for
-from rowmq.errors import Closed, InvalidInput, InvalidOption, SchemaError, SchemaTooNew
+from rowmq.errors import Closed, InvalidInput, InvalidOption, Locked, SchemaError, SchemaTooNew
 from rowmq.message import Message, Migration, PublishResult, TopicInfo
 from rowmq.naming import check_key, check_topic
 from rowmq.store.dialect import DEFAULT_PREFIX
@@ -55,13 +56,15 @@ def connect(
     connect_timeout: Duration = 10.0,
     retry_for: Duration = 10.0,
     prepared_statements: bool = True,
+    auto_migrate: bool = True,
 ) -> "RowMQ":
     """Connect to a database for sync code.
 
     `url` is `sqlite:///queue.db`, `sqlite://` (memory), `postgresql://...`, `mysql://...` or
     `mariadb://...`. `prefix` and, on PostgreSQL, `schema` say where the tables are. At most
     `pool_size` connections are opened; a call waits `pool_timeout` for a free one. Transient errors
-    are retried for `retry_for`. Turn `prepared_statements` off behind PgBouncer.
+    are retried for `retry_for`. Turn `prepared_statements` off behind PgBouncer. `auto_migrate`
+    says whether SQLite creates and updates its tables here.
 
     Raises `UnknownScheme`, `InvalidURL`, `MissingExtra`, `DatabaseUnreachable`,
     `AuthenticationFailed`, `NotADatabase` or `SchemaTooNew`. SQLite is migrated at once; a server
@@ -78,7 +81,7 @@ def connect(
     )
     mq = RowMQ(open_engine(url, options))
     try:
-        mq._prepare()  # noqa: SLF001 - the client's own constructor
+        mq._prepare(auto_migrate=auto_migrate)  # noqa: SLF001 - the client's own constructor
     except BaseException:
         mq.close()
         raise
@@ -95,6 +98,7 @@ async def connect_async(
     connect_timeout: Duration = 10.0,
     retry_for: Duration = 10.0,
     prepared_statements: bool = True,
+    auto_migrate: bool = True,
 ) -> "AsyncRowMQ":
     """Connect to a database for async code; everything else is as for `connect`."""
     options = Options(
@@ -108,7 +112,7 @@ async def connect_async(
     )
     mq = AsyncRowMQ(open_async_engine(url, options))
     try:
-        await mq._prepare()  # noqa: SLF001 - the client's own constructor
+        await mq._prepare(auto_migrate=auto_migrate)  # noqa: SLF001 - the client's own constructor
     except BaseException:
         await mq.close()
         raise
@@ -265,10 +269,12 @@ class RowMQ:
             return connection._session_of(self)  # noqa: SLF001 - its maker
         return guest_of(connection, self._engine.database)
 
-    def _prepare(self) -> None:
-        lasting = self._engine.database == "sqlite"  # a file may be busy; a server is there or not
-        found = self._driver.run(self._store.schema.check, retry_for=None if lasting else 0)
-        if must_migrate(found, self._engine.database):
+    def _prepare(self, *, auto_migrate: bool) -> None:
+        try:
+            found = self._driver.run(self._store.schema.check, retry_for=0)
+        except Locked:  # a file that is busy, not one that is not there
+            found = self._driver.run(self._store.schema.check)
+        if must_migrate(found, self._engine.database) and auto_migrate:
             self.migrate()
         else:
             self._checked = found is None
@@ -410,10 +416,12 @@ class AsyncRowMQ:
             return connection._session_of(self)  # noqa: SLF001 - its maker
         return await async_guest_of(connection, self._engine.database)
 
-    async def _prepare(self) -> None:
-        lasting = self._engine.database == "sqlite"  # a file may be busy; a server is there or not
-        found = await self._driver.run(self._store.schema.check, retry_for=None if lasting else 0)
-        if must_migrate(found, self._engine.database):
+    async def _prepare(self, *, auto_migrate: bool) -> None:
+        try:
+            found = await self._driver.run(self._store.schema.check, retry_for=0)
+        except Locked:  # a file that is busy, not one that is not there
+            found = await self._driver.run(self._store.schema.check)
+        if must_migrate(found, self._engine.database) and auto_migrate:
             await self.migrate()
         else:
             self._checked = found is None
@@ -433,14 +441,15 @@ class Transaction:
         self._mq = mq
         self._session = session
         self._open = True
+        self._process = os.getpid()
 
     def execute(self, sql: str, params: Params | None = None) -> Result:
         """Run SQL of your own, with `?`, `%s`, `$1` or `:name` for parameters on any database."""
         session = self._session_of(self._mq)
         try:
             return session.query(sql, params)
-        except Exception as error:
-            raise session.translate(error) from error
+        except Exception as error:  # noqa: BLE001 - told as what it means
+            raise session.translate(error)  # noqa: B904 - which brings its cause with it
 
     def publish(
         self,
@@ -459,7 +468,7 @@ class Transaction:
         return self._mq.publish_many(topic, messages, connection=self)
 
     def _session_of(self, mq: RowMQ) -> Session:
-        refuse_ended(open_=self._open, same=mq is self._mq)
+        refuse_ended(open_=self._open, same=mq is self._mq, process=self._process)
         return self._session
 
 
@@ -470,14 +479,15 @@ class AsyncTransaction:
         self._mq = mq
         self._session = session
         self._open = True
+        self._process = os.getpid()
 
     async def execute(self, sql: str, params: Params | None = None) -> Result:
         """Run SQL of your own, with `?`, `%s`, `$1` or `:name` for parameters on any database."""
         session = self._session_of(self._mq)
         try:
             return await session.query(sql, params)
-        except Exception as error:
-            raise session.translate(error) from error
+        except Exception as error:  # noqa: BLE001 - told as what it means
+            raise session.translate(error)  # noqa: B904 - which brings its cause with it
 
     async def publish(
         self,
@@ -500,7 +510,7 @@ class AsyncTransaction:
         return await self._mq.publish_many(topic, messages, connection=self)
 
     def _session_of(self, mq: AsyncRowMQ) -> AsyncSession:
-        refuse_ended(open_=self._open, same=mq is self._mq)
+        refuse_ended(open_=self._open, same=mq is self._mq, process=self._process)
         return self._session
 
 
@@ -553,8 +563,12 @@ def must_migrate(found: SchemaError | None, database: str) -> bool:
     return found is not None and database == "sqlite"
 
 
-def refuse_ended(*, open_: bool, same: bool) -> None:
+def refuse_ended(*, open_: bool, same: bool, process: int) -> None:
     if not open_:
         raise Closed("this transaction has ended; begin another with mq.transaction()")
+    if process != os.getpid():
+        raise Closed(
+            "this transaction is the parent process's; begin another with mq.transaction()"
+        )
     if not same:
         raise InvalidInput("this transaction belongs to another client; use that one")

@@ -7,7 +7,7 @@ when reading turns the JSON back into it.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from enum import IntEnum
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -36,18 +36,18 @@ class Encoded(NamedTuple):
 
 def encode(payload: Any) -> Encoded:
     """The bytes of a payload. `PayloadNotSerializable` if it cannot come back as it was."""
-    if isinstance(payload, bytes | bytearray | memoryview):
-        return Encoded(bytes(payload), Encoding.BYTES)
     try:
+        if isinstance(payload, bytes | bytearray | memoryview):
+            return Encoded(bytes(payload), Encoding.BYTES)
         if isinstance(payload, str):
             return Encoded(payload.encode(), Encoding.TEXT)
         if _is_pydantic_model(type(payload)):
-            return Encoded(payload.model_dump_json().encode(), Encoding.JSON)
+            return Encoded(_encode_model(payload), Encoding.JSON)
         data = _encoder.encode(payload)
         # msgspec writes NaN and infinity as null: a null may be a number that would be lost.
         if b"null" in data:
-            _refuse_lost_numbers(payload)
-    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+            _refuse_lost_numbers(msgspec.to_builtins(payload, enc_hook=_encode_foreign))
+    except (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError) as error:
         raise PayloadNotSerializable(
             f"a payload of type {type(payload).__name__} cannot be stored: {error}. "
             f"Give bytes, str, or values that JSON can hold"
@@ -61,18 +61,22 @@ def decode(data: bytes, encoding: int, type: Any = None) -> Any:
     Bytes and text are read as JSON when a type other than `bytes` or `str` is asked for, so that
     producers in other languages need not know about encodings.
     """
-    if type is None:
-        return _decode_plain(data, encoding)
-    if type is bytes:
+    if encoding not in _ENCODINGS:
+        raise PayloadMismatch(
+            f"encoding {encoding} is unknown: a newer RowMQ wrote it; upgrade this one"
+        )
+    if type is bytes or (type is None and encoding == Encoding.BYTES):
         return data
     try:
-        if type is str and encoding != Encoding.JSON:
+        if type in (None, str) and encoding != Encoding.JSON:
             return data.decode()
+        if type is None:
+            return msgspec.json.decode(data)
         if _is_pydantic_model(type):
             return type.model_validate_json(data)
         return _decoder(type).decode(data)
-    except (msgspec.MsgspecError, TypeError, ValueError) as error:
-        wanted = getattr(type, "__name__", str(type))
+    except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
+        wanted = _name_of(Encoding(encoding).name if type is None else type)
         raise PayloadMismatch(f"the payload does not parse as {wanted}: {error}") from error
 
 
@@ -88,18 +92,11 @@ def decode_headers(text: str | bytes | None) -> dict[str, str]:
     return msgspec.json.decode(text, type=dict[str, str])
 
 
-def _decode_plain(data: bytes, encoding: int) -> Any:
-    match encoding:
-        case Encoding.BYTES:
-            return data
-        case Encoding.TEXT:
-            return data.decode()
-        case Encoding.JSON:
-            return msgspec.json.decode(data)
-        case _:
-            raise PayloadMismatch(
-                f"encoding {encoding} is unknown: a newer RowMQ wrote it; upgrade this one"
-            )
+_ENCODINGS = frozenset(int(encoding) for encoding in Encoding)
+
+
+def _name_of(wanted: Any) -> str:
+    return wanted.__name__ if isinstance(wanted, type) else str(wanted)
 
 
 def _is_pydantic_model(type: Any) -> bool:
@@ -107,38 +104,72 @@ def _is_pydantic_model(type: Any) -> bool:
     return hasattr(type, "model_validate_json") and hasattr(type, "__pydantic_validator__")
 
 
+# Aliases are what a model reads by default, so they are what it must write to come back.
+_ROUND_TRIP: dict[str, Any] = {"by_alias": True, "round_trip": True}
+
+
+def _encode_model(model: Any) -> bytes:
+    data: bytes = model.model_dump_json(**_ROUND_TRIP).encode()
+    if any(word in data for word in (b"null", b"NaN", b"Infinity")):
+        # Pydantic, too, writes lost numbers as null: there are then more than the model has Nones.
+        written, meant = msgspec.json.decode(data), model.model_dump(mode="json", **_ROUND_TRIP)
+        if _count_nones(written) != _count_nones(meant):
+            _refuse_lost_numbers(meant)
+    return data
+
+
+def _count_nones(value: Any) -> int:
+    return sum(leaf is None for leaf in _leaves(value))
+
+
 def _encode_foreign(value: Any) -> Any:
     if _is_pydantic_model(type(value)):
-        return value.model_dump(mode="json")
+        return value.model_dump(mode="json", **_ROUND_TRIP)
+    if isinstance(value, str):  # a subclass of a plain type, such as numpy has
+        return str.__str__(value)
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return int(value) if isinstance(value, int) else float(value)
     raise TypeError(f"{type(value).__name__} has no JSON form")
 
 
 def _decode_foreign(type: Any, value: Any) -> Any:
     if _is_pydantic_model(type):
-        return type.model_validate(value)
+        return type.model_validate_json(msgspec.json.encode(value))
     raise TypeError(f"{type} has no JSON form")
 
 
 _encoder = msgspec.json.Encoder(enc_hook=_encode_foreign)
 
 
-@lru_cache(maxsize=256)
 def _decoder(type: Any) -> msgspec.json.Decoder[Any]:
+    try:
+        hash(type)
+    except TypeError:  # as Annotated with a list is: it works, and is not remembered
+        return _make_decoder(type)
+    return _known_decoder(type)
+
+
+def _make_decoder(type: Any) -> msgspec.json.Decoder[Any]:
     return msgspec.json.Decoder(type, dec_hook=_decode_foreign)
 
 
-def _refuse_lost_numbers(payload: Any) -> None:
-    for value in _leaves(msgspec.to_builtins(payload, enc_hook=_encode_foreign)):
+_known_decoder = lru_cache(maxsize=256)(_make_decoder)
+
+
+def _refuse_lost_numbers(plain: Any) -> None:
+    for value in _leaves(plain):
         if isinstance(value, float) and not math.isfinite(value):
             raise ValueError(f"JSON has no {value}")
 
 
-def _leaves(value: Any) -> Any:
-    if isinstance(value, dict):
-        for item in value.values():
-            yield from _leaves(item)
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _leaves(item)
-    else:
-        yield value
+def _leaves(value: Any) -> Iterator[Any]:
+    """What stands in plain dictionaries and lists, however deep."""
+    left = [value]
+    while left:
+        value = left.pop()
+        if isinstance(value, dict):
+            left.extend(value.values())
+        elif isinstance(value, list | tuple | set | frozenset):
+            left.extend(value)
+        else:
+            yield value

@@ -71,13 +71,28 @@ class Combiner:
         try:
             with self._turn:
                 while not call.done:
-                    self._settle(take(self._waiting))
+                    self._publish_next()
         except BaseException:
             # Interrupted while waiting: nobody is to publish what its caller has given up.
             with contextlib.suppress(ValueError):
                 self._waiting.remove(call)
             raise
         return call.outcome()
+
+    def _publish_next(self) -> None:
+        calls = take(self._waiting)
+        try:
+            self._settle(calls)
+        except BaseException:
+            # This thread is interrupted: those it publishes for must not wait for ever.
+            refuse(
+                [call for call in calls if not call.done],
+                ConnectionLost(
+                    "the thread that was publishing was interrupted; "
+                    "whether this message is out is not known"
+                ),
+            )
+            raise
 
     def _settle(self, calls: list[Call]) -> None:
         try:
@@ -88,15 +103,6 @@ class Combiner:
                     self._settle([call])
             else:
                 refuse(calls, error)
-        except BaseException:
-            refuse(
-                calls,
-                ConnectionLost(
-                    "the thread that was publishing was interrupted; "
-                    "whether this message is out is not known"
-                ),
-            )
-            raise
         else:
             for call, result in zip(calls, results, strict=True):
                 call.settle(result)
@@ -129,10 +135,13 @@ class AsyncCombiner:
             self._task = asyncio.create_task(self._work(), name="rowmq-publish")
         try:
             await self._changed[call]
-        finally:
-            del self._changed[call]
+        except BaseException:
+            # Cancelled while waiting: nobody is to publish what its caller has given up.
             with contextlib.suppress(ValueError):
                 self._waiting.remove(call)
+            raise
+        finally:
+            self._changed.pop(call, None)
         return call.outcome()
 
     async def close(self) -> None:

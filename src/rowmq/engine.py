@@ -5,6 +5,7 @@ extra that brings it. A password never leaves this module in a message.
 """
 
 import importlib
+import re
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -43,6 +44,8 @@ STORES: dict[str, Callable[..., Store]] = {
 DRIVERS = {"postgres": ("psycopg", "asyncpg"), "mysql": ("pymysql", "asyncmy")}
 
 MYSQL_OPTIONS = {"unix_socket", "ssl", "ssl_ca"}
+
+BOOLEANS = ("true", "1", "false", "0")
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,7 +88,7 @@ def open_async_engine(url: str, options: Options) -> Engine[AsyncDriver]:
 
 def resolve(url: str, options: Options) -> tuple[str, Store, ModuleType, Any]:
     """The database of a URL, its operations, its driver's module, and what to connect to."""
-    parts, database = split(url)
+    url, parts, database = split(url)
     store = store_for(database, prefix=options.prefix, schema=options.schema)
     module = importlib.import_module(f"rowmq.drivers.{database}")
     return database, store, module, TARGETS[database](url, parts)
@@ -99,34 +102,51 @@ def store_for(database: str, *, prefix: str, schema: str | None) -> Store:
     return STORES[known](prefix=prefix, schema=schema)
 
 
-def split(url: str) -> tuple[SplitResult, str]:
-    """The parts of a URL and the database it is for."""
+def split(url: str) -> tuple[str, SplitResult, str]:
+    """A URL without spaces around it, its parts, and the database it is for."""
     if not isinstance(url, str):
         raise InvalidURL(f"a database URL must be a str, not {type(url).__name__}")
+    url = url.strip()
+    scheme, separator, _ = url.partition("://")
+    name = scheme.lower().split("+")[0]  # SQLAlchemy's form, as in mysql+pymysql, will do
+    database = SCHEMES.get(name)
+    if database is None or not separator:
+        # Without a scheme, what stands there may be anything, also a password.
+        refuse_scheme(name if separator and name.isalnum() else "")
     try:
         parts = urlsplit(url)
-        parts.port  # noqa: B018 - a port that is no number shows only here
-    except ValueError as error:
-        raise InvalidURL(f"the database URL cannot be read: {error}") from None
-    scheme = parts.scheme.split("+")[0]  # SQLAlchemy's form, as in mysql+pymysql, will do
-    database = SCHEMES.get(scheme)
-    if database is None:
-        refuse_scheme(scheme)
-    return parts, database
+        if database != "sqlite":
+            check_server(parts)
+    except ValueError:
+        # Python's message would quote what may be part of a password.
+        raise InvalidURL(
+            "the database URL cannot be read: write postgresql://user:password@host:port/database, "
+            "and in a password @ as %40, : as %3A, / as %2F, ? as %3F, # as %23 and % as %25"
+        ) from None
+    return url, parts, database
+
+
+def check_server(parts: SplitResult) -> None:
+    """Raise ValueError for what comes of a password that is not escaped."""
+    parts.port  # noqa: B018 - a port that is no number shows only here
+    if parts.fragment or re.search(r"%(?![0-9a-fA-F]{2})", parts.netloc):
+        raise ValueError
 
 
 def refuse_scheme(scheme: str) -> NoReturn:
+    problem = f"RowMQ does not know the database {scheme!r}" if scheme else "this is no URL"
     raise UnknownScheme(
-        f"RowMQ does not know the database {scheme!r}: URLs look like sqlite:///queue.db, "
+        f"{problem}: URLs look like sqlite:///queue.db, "
         f"postgresql://user:password@host/database, mysql://... or mariadb://..."
     )
 
 
 def limits_of(options: Options) -> Limits:
-    if not isinstance(options.pool_size, int) or options.pool_size < 1:
-        raise InvalidOption(f"pool_size must be 1 or more, not {options.pool_size!r}")
+    size = options.pool_size
+    if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+        raise InvalidOption(f"pool_size must be 1 or more, not {size!r}")
     return Limits(
-        pool_size=options.pool_size,
+        pool_size=size,
         pool_timeout=to_seconds(options.pool_timeout, name="pool_timeout"),
         connect_timeout=to_seconds(options.connect_timeout, name="connect_timeout"),
         retry_for=to_seconds(options.retry_for, name="retry_for"),
@@ -134,19 +154,19 @@ def limits_of(options: Options) -> Limits:
     )
 
 
-def sqlite_path(url: str, parts: SplitResult) -> str:
-    """The file of a URL; empty for a database in memory."""
+def sqlite_path(_: str, parts: SplitResult) -> str:
+    """The file of a URL, absolute, as the directory may change; empty for memory."""
     if parts.netloc:
         raise InvalidURL(
-            f"{url!r} has a host: write sqlite:///queue.db for a file in this directory, "
-            f"sqlite:////var/lib/queue.db for an absolute path, sqlite:// for memory"
+            "the SQLite URL has a host: write sqlite:///queue.db for a file in this directory, "
+            "sqlite:////var/lib/queue.db for an absolute path, sqlite:// for memory"
         )
     if parts.query or parts.fragment:
-        raise InvalidURL(f"{url!r}: an SQLite URL takes no options; escape ? as %3F and # as %23")
+        raise InvalidURL("an SQLite URL takes no options; in a path, write ? as %3F and # as %23")
     path = unquote(parts.path.removeprefix("/"))
     if "\0" in path:
         raise InvalidURL("the path of an SQLite URL must not hold the NUL character")
-    return "" if path == ":memory:" else str(Path(path)) if path else ""
+    return str(Path(path).absolute()) if path not in ("", ":memory:") else ""
 
 
 def postgres_url(url: str, parts: SplitResult) -> str:
@@ -157,15 +177,21 @@ def postgres_url(url: str, parts: SplitResult) -> str:
 def mysql_options(_: str, parts: SplitResult) -> dict[str, Any]:
     """The options of a URL for both drivers."""
     database = unquote(parts.path.removeprefix("/"))
-    extra = dict(parse_qsl(parts.query))
-    unknown = sorted(set(extra) - MYSQL_OPTIONS)
-    if unknown:
-        known = ", ".join(sorted(MYSQL_OPTIONS))
-        raise InvalidURL(f"unknown option {unknown[0]!r} in the URL; known are {known}")
     if not database:
         raise InvalidURL(
             "the URL names no database: write mysql://user:password@host:3306/database"
         )
+    extra = dict(parse_qsl(parts.query, keep_blank_values=True))
+    unknown = sorted(set(extra) - MYSQL_OPTIONS)
+    if unknown:
+        known = ", ".join(sorted(MYSQL_OPTIONS))
+        raise InvalidURL(f"unknown option {unknown[0]!r} in the URL; known are {known}")
+    # Whatever else it said would be taken for no, and the connection be made in the clear.
+    if extra.get("ssl", "1") not in BOOLEANS:
+        raise InvalidURL("the option ssl in the URL must be true or false")
+    empty = [name for name, value in extra.items() if not value]
+    if empty:
+        raise InvalidURL(f"the option {empty[0]} in the URL has no value")
     return {
         "host": parts.hostname or "localhost",
         "port": parts.port or 3306,
@@ -185,7 +211,8 @@ def require(database: str, *, kind: int) -> None:
         importlib.import_module(module)
     except ImportError as error:
         raise MissingExtra(
-            f"the driver {module!r} is not installed; run: pip install 'rowmq[{database}]'"
+            f"the driver {module!r} cannot be imported ({str(error).splitlines()[0]}); "
+            f"run: pip install 'rowmq[{database}]'"
         ) from error
 
 

@@ -62,15 +62,17 @@ def check_headers(headers: Mapping[str, str] | None) -> dict[str, str]:
     if not isinstance(headers, Mapping):
         raise InvalidHeaders(f"headers must map str to str, not be a {type(headers).__name__}")
     size = 0
+    plain = {}
     for name, value in headers.items():
         size += len(_utf8(name, "a header's name", InvalidHeaders))
         size += len(_utf8(value, f"header {name!r}", InvalidHeaders))
+        plain[_plain(name)] = _plain(value)
     if size > HEADERS_BYTES_MAX:
         raise InvalidHeaders(
             f"headers take {size:,} bytes and {HEADERS_BYTES_MAX:,} is the limit: "
             f"put large values into the payload"
         )
-    return dict(headers)
+    return plain
 
 
 def check_identifier(name: str, *, what: str) -> str:
@@ -92,7 +94,12 @@ def _check(value: str, what: str, bytes_max: int, error: type[InvalidName], hint
             f"{what} may have at most {bytes_max} bytes in UTF-8 and this one has {size}: "
             f"{value[:40]!r}... Shorten it, for example by hashing its end"
         )
-    return value
+    return _plain(value)
+
+
+def _plain(value: str) -> str:
+    """The str of a subclass, such as an enum's or numpy's, which not every driver would take."""
+    return str.__str__(value)
 
 
 def _utf8(value: str, what: str, error: type[InvalidInput]) -> bytes:

@@ -4,6 +4,7 @@ Integers mean the same on every database, sort as they should, and have no dayli
 The clock itself is always the database's; nothing here reads one.
 """
 
+import math
 from datetime import UTC, datetime, timedelta
 
 from rowmq.errors import InvalidOption, NaiveDatetime
@@ -12,6 +13,9 @@ __all__ = ["Duration", "from_micros", "to_micros", "to_seconds"]
 
 Duration = float | timedelta
 """Seconds as a number, or a timedelta."""
+
+SECONDS_MAX = 100 * 365.25 * 86400
+"""The longest duration, a century: beyond it the waiting calls of Python overflow."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -39,9 +43,9 @@ def to_seconds(duration: Duration, *, name: str) -> float:
     if isinstance(duration, timedelta):
         seconds = duration.total_seconds()
     elif isinstance(duration, int | float) and not isinstance(duration, bool):
-        seconds = float(duration)
+        seconds = float(duration) if abs(duration) < 2**1000 else math.inf
     else:
         raise InvalidOption(f"{name} must be seconds or a timedelta, not {duration!r}")
-    if not 0 <= seconds < float("inf"):
-        raise InvalidOption(f"{name} must be zero or more and finite, not {duration!r}")
+    if not 0 <= seconds <= SECONDS_MAX:
+        raise InvalidOption(f"{name} must be from zero to a century, not {duration!r}")
     return seconds

@@ -1,6 +1,7 @@
 """Bad input: a distinct error that says what to do, and nothing written."""
 
 import socket
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ async def nothing_written(mq: Any, database: Database) -> None:
 
 @pytest.mark.parametrize("name", BAD_NAMES.values(), ids=BAD_NAMES)
 async def test_bad_names(mq: Any, database: Database, name: Any) -> None:
-    calls = {
+    calls: dict[type[Exception], list[Callable[[], Any]]] = {
         errors.InvalidTopic: [
             lambda: mq.publish(name, 1),
             lambda: mq.publish_many(name, [Message(payload=1)]),

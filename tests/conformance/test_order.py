@@ -12,6 +12,7 @@ import rowmq
 from rowmq import Message
 from rowmq.store.postgres import PostgresTopics
 from rowmq.store.statement import Operation, Statement
+from rowmq.store.store import Store
 from rowmq.store.topics import Entry, results
 from tests.conftest import Connect
 from tests.databases import Database, Databases
@@ -124,7 +125,7 @@ async def test_the_trial_catches_offsets_from_a_plain_sequence(
     for client in clients:
         mq = client if isinstance(client, rowmq.AsyncRowMQ) else client.target
         naive = SequenceTopics(mq._store.dialect)
-        mq._store = rowmq.store.store.Store(mq._store.dialect, naive, mq._store.schema)
+        mq._store = Store(mq._store.dialect, naive, mq._store.schema)
     seen = await held_open_trial(*clients)
     assert "overtaking" in seen
     assert "held open" not in seen  # lost for ever: this is what the counter's lock prevents
@@ -193,7 +194,7 @@ async def test_rivals_with_the_same_ids_agree_on_one_message(
 
     outcomes = await asyncio.gather(*(rival(mq, n) for n, mq in enumerate(clients)))
     where = defaultdict(set)
-    created = defaultdict(int)
+    created: defaultdict[str, int] = defaultdict(int)
     for result in (r for outcome in outcomes for r in outcome):
         where[result.id].add((result.key, result.offset))
         created[result.id] += not result.duplicate

@@ -58,7 +58,6 @@ def fill(database: Database) -> None:
             for n in range(PARTITIONS * EACH)
         ]
         mq.publish_many("big", batch)
-        mq.publish_many("other", [Message(payload=n, key=f"k{n}") for n in range(PARTITIONS)])
     series = SERIES[database.dialect].format(count=HUGE)
     id = {"mysql": "CONCAT('x', n)"}.get(database.dialect, "'x' || n")
     select = (
@@ -69,6 +68,9 @@ def fill(database: Database) -> None:
     insert = f"INSERT INTO rowmq_messages {columns} "
     topic = {"mysql": "CONCAT('t', n)"}.get(database.dialect, "'t' || n")
     topics = "INSERT INTO rowmq_topics (topic, created_at) "
+    topics_select = f"SELECT {topic}, 0 FROM s WHERE n <= 3000"
+    others = "INSERT INTO rowmq_partitions (topic, partition_key, next_offset) "
+    others_select = f"SELECT 'other', {topic}, 9 FROM s WHERE n <= 20000"
     if isinstance(database, MySQLDatabase):
         variables = {"mysql": "cte_max_recursion_depth", "mariadb": "max_recursive_iterations"}
         with (
@@ -77,13 +79,15 @@ def fill(database: Database) -> None:
         ):
             cursor.execute(f"SET SESSION {variables[database.name]} = 1000000")
             cursor.execute(insert + series + select)
-            cursor.execute(topics + series + f"SELECT {topic}, 0 FROM s WHERE n <= 3000")
+            cursor.execute(topics + series + topics_select)
+            cursor.execute(others + series + others_select)
             cursor.execute("ANALYZE TABLE rowmq_messages, rowmq_partitions, rowmq_topics")
     else:
         cast = "::bytea" if database.dialect == "postgres" else ""
         select = select.replace("'1'", f"'1'{cast}")
         database.execute(series + insert + select)
-        database.execute(series + topics + f"SELECT {topic}, 0 FROM s WHERE n <= 3000")
+        database.execute(series + topics + topics_select)
+        database.execute(series + others + others_select)
         database.execute("ANALYZE")
     database.execute(
         f"UPDATE rowmq_partitions SET next_offset = {HUGE + 2} WHERE partition_key = 'huge'"
@@ -111,7 +115,7 @@ def watched(database: Database) -> list[Statement]:
     """One statement of each text that the hot calls run."""
     seen: dict[str, Statement] = {}
     with rowmq.connect(database.url) as mq:
-        mq._driver.observers.append(lambda statement: seen.setdefault(statement.sql, statement))
+        mq._driver.observers.append(lambda statement: seen.update({statement.sql: statement}))
         hot_calls(mq)
     return [s for s in seen.values() if s.name.startswith("topics.")]
 

@@ -8,7 +8,7 @@ import pytest
 import rowmq
 from rowmq import errors
 from rowmq.store.dialect import TABLES
-from rowmq.store.schema import statements
+from rowmq.store.schema import Schema, statements
 from tests import flavours
 from tests.conftest import Connect
 from tests.databases import Database, MySQLDatabase, SQLiteDatabase
@@ -109,7 +109,7 @@ async def test_an_older_schema_is_reported_and_brought_up_to_date(
     connect: Connect, empty_database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await (await connect(empty_database.url)).migrate()
-    known = rowmq.store.schema.Schema.migrations
+    known = Schema.migrations
 
     def with_one_more(self: Any) -> list[rowmq.Migration]:
         sql = self.dialect.fill(
@@ -118,7 +118,7 @@ async def test_an_older_schema_is_reported_and_brought_up_to_date(
         )
         return [*known(self), rowmq.Migration(version=2, name="extra", sql=sql)]
 
-    monkeypatch.setattr(rowmq.store.schema.Schema, "migrations", with_one_more)
+    monkeypatch.setattr(Schema, "migrations", with_one_more)
     mq = await connect(empty_database.url)
     if empty_database.name != "sqlite":
         with pytest.raises(errors.SchemaTooOld, match=r"version 1 .*rowmq migrate"):

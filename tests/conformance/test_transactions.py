@@ -126,6 +126,15 @@ async def test_bad_input_inside_leaves_the_transaction_usable(mq: Any) -> None:
     assert [m.payload for m in await mq.read("small")] == ["fits"]
 
 
+async def test_a_refused_payload_leaves_no_partition_behind(mq: Any, database: Database) -> None:
+    async with mq.transaction() as tx:
+        for id in (None, "x"):
+            with pytest.raises(errors.PayloadTooLarge):
+                await tx.publish("new", "x" * 2_000_000, key="k", id=id)
+    assert partitions(database) == 0
+    assert await mq.topics() == []
+
+
 async def test_an_ended_transaction_is_of_no_more_use(mq: Any) -> None:
     async with mq.transaction() as tx:
         pass

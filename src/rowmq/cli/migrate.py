@@ -21,7 +21,7 @@ def migrate(
     as_json: AsJSON = False,
 ) -> None:
     """Create RowMQ's tables, or bring them up to date. Safe to run from many places at once."""
-    with rowmq.connect(url, prefix=prefix, schema=schema) as mq:
+    with rowmq.connect(url, prefix=prefix, schema=schema, auto_migrate=False) as mq:
         migrations = mq.migrate(dry_run=dry_run)
     if as_json:
         typer.echo(msgspec.json.encode(migrations))

@@ -242,11 +242,8 @@ def guarded(guest: AnyGuest, step: Step) -> Steps[Any]:
     """Take a step; a driver's error comes out as RowMQ's."""
     try:
         return (yield step)
-    except Exception as error:
-        meaning = guest.translate(error)
-        if meaning is error:
-            raise
-        raise meaning from error
+    except Exception as error:  # noqa: BLE001 - told as what it means
+        raise guest.translate(error)  # noqa: B904 - which brings its cause with it
 
 
 def begin_attempts(driver: Driver, sleep: Callable[[float], Any]) -> Steps[Any]:

@@ -36,7 +36,7 @@ _DEADLOCK = "the database ended this transaction to resolve a deadlock"
 _UNORDERED = "the database could not order this transaction among others"
 _LOCKED = "a lock was not released in time"
 _UNIQUE = "a row with this key exists"
-_UNREACHABLE = "the server accepts no connection"
+_UNREACHABLE = "no connection to the server; is it running, and are host and port right?"
 _READ_ONLY = "the server is read-only; after a failover, the next connection finds the new primary"
 
 _Table = dict[str, tuple[type[RowMQError], str]]
@@ -105,8 +105,8 @@ _LOST_NAMES = {
     "ConnectionResetError",
     "BrokenPipeError",
     "IncompleteReadError",
-    "AdminShutdown",
 }
+_LOST_WITHOUT_CODE = {"InterfaceError", "InternalClientError", "OperationalError"}
 
 
 def postgres_fault(error: Exception) -> Exception:
@@ -118,9 +118,7 @@ def postgres_fault(error: Exception) -> Exception:
             if known is None and state.startswith("08"):
                 known = ConnectionLost, _LOST
             return _fault(error, known)
-    if _is_lost(error, "psycopg", ("OperationalError", "InterfaceError")) or _is_lost(
-        error, "asyncpg", ("InterfaceError", "InternalClientError")
-    ):
+    if _is_lost(error, ("psycopg", "psycopg2", "asyncpg")):
         return _fault(error, (ConnectionLost, _LOST))
     return _foreign(error, ("psycopg", "psycopg2", "asyncpg", "sqlalchemy", "django"))
 
@@ -131,9 +129,7 @@ def mysql_fault(error: Exception) -> Exception:
         number = getattr(cause, "errno", None) or (cause.args[0] if cause.args else None)
         if isinstance(number, int) and not isinstance(cause, OSError) and number > 0:
             return _fault(error, _MYSQL.get(number))
-    if any(type(cause).__name__ == "InterfaceError" for cause in _chain(error)):
-        return _fault(error, (ConnectionLost, _LOST))
-    if _is_lost(error, "", ()):
+    if _is_lost(error, ("pymysql", "MySQLdb", "asyncmy", "aiomysql", "mysql")):
         return _fault(error, (ConnectionLost, _LOST))
     return _foreign(
         error,
@@ -170,10 +166,12 @@ def _foreign(error: Exception, packages: tuple[str, ...]) -> Exception:
     return error
 
 
-def _is_lost(error: Exception, package: str, names: tuple[str, ...]) -> bool:
+def _is_lost(error: Exception, packages: tuple[str, ...]) -> bool:
+    """Whether a driver says, by an error without a code, that there is no connection."""
     for cause in _chain(error):
-        name, module = type(cause).__name__, type(cause).__module__
-        if name in _LOST_NAMES or (name in names and module.split(".")[0] == package):
+        names = {base.__name__ for base in type(cause).__mro__}
+        package = type(cause).__module__.split(".")[0]
+        if names & _LOST_NAMES or (names & _LOST_WITHOUT_CODE and package in packages):
             return True
     return False
 

@@ -1,8 +1,11 @@
 """Placeholders of one style in another.
 
 RowMQ's own statements are written in one style per database. Users' SQL, given to
-`transaction.execute`, may be in any of four, whatever the database: `?`, `%s`, `$1`, or `:name`
-with a mapping. Quoted text and comments are left alone.
+`transaction.execute`, may be in any of four, whatever the database: `?`, `%s`, `$1` (or `?1`), or
+`:name` with a mapping. Quoted text and comments are left alone; only, as everywhere, SQL with `%s`
+has `%%` for a percent sign. A driver's style tells whose quotes they are: `$1` is PostgreSQL's,
+`%s` MySQL's, `?` SQLite's. RowMQ's own statements, which reach other drivers by `restyle_own`, are
+written so that the difference does not matter.
 """
 
 import re
@@ -16,17 +19,39 @@ __all__ = ["Style", "restyle", "restyle_own"]
 
 Style = Literal["?", "%s", "$1"]
 
-_TOKEN = re.compile(
-    r"""
-    (?P<skip> '(?:[^']|'')*' | "(?:[^"]|"")*" | `[^`]*` | --[^\n]* | /\*.*?\*/ | :: )
-  | (?P<numbered> \$\d+ )
-  | (?P<format> %s )
-  | (?P<percent> %%? )
-  | (?P<mark> \? )
-  | :(?P<named> [A-Za-z_]\w* )
+# What is skipped: quoted text and comments, as the database that takes a style writes them.
+_SKIPPED = {
+    # PostgreSQL: backslashes escape in E'...' only, comments nest, $$ quotes too.
+    "$1": r"""
+        (?<![\w$]) [eE]'(?:[^'\\]|\\.|'')*' | '(?:[^']|'')*' | "(?:[^"]|"")*" | --[^\n]*
+      | /\*(?:(?>/\*.*?\*/)|[^*/]|\*(?!/)|/(?!\*))*+\*/
+      | (?<![\w$]) \$(?P<tag>(?:[^\W\d]\w*)?)\$.*?\$(?P=tag)\$
     """,
-    re.VERBOSE | re.DOTALL,
-)
+    # MySQL: backslashes escape in all strings, # begins a comment, -- only before a space.
+    "%s": r"""
+        '(?:[^'\\]|\\.|'')*' | "(?:[^"\\]|\\.|"")*" | `[^`]*` | --(?=\s|$)[^\n]* | \#[^\n]*
+      | /\*.*?\*/
+    """,
+    # SQLite: backslashes are plain, and brackets quote names.
+    "?": r"""
+        '(?:[^']|'')*' | "(?:[^"]|"")*" | `[^`]*` | \[[^\]]*\] | --[^\n]* | /\*.*?\*/
+    """,
+}
+
+_TOKENS = {
+    style: re.compile(
+        rf"""
+        (?P<skip> {skipped} | :: )
+      | (?<![\w$]) (?P<numbered> [$?][0-9]+ )
+      | (?P<format> %s\b )
+      | (?P<percent> %%? )
+      | (?P<mark> \? )
+      | :(?P<named> [A-Za-z_]\w* )
+        """,
+        re.VERBOSE | re.DOTALL,
+    )
+    for style, skipped in _SKIPPED.items()
+}
 
 
 def restyle(
@@ -41,9 +66,12 @@ def restyle(
         if missing:
             raise InvalidInput(f"the SQL names {missing[0]!r} and the parameters do not hold it")
         return text, [params[name] for name in names]
-    if isinstance(params, str | bytes):
-        raise InvalidInput("parameters must be a sequence or a mapping, not a single string")
-    text, places = _translated(sql, _style_of(sql) if params else "", style)
+    if isinstance(params, str | bytes) or not isinstance(params, Sequence):
+        raise InvalidInput(
+            f"parameters must be a list, a tuple or a mapping, not a {type(params).__name__}"
+        )
+    source = _style_of(sql, style) if params else ""
+    text, places = _translated(sql, source, style)
     wanted = max((int(place) for place in places), default=0)
     if wanted != len(params):
         raise InvalidInput(f"the SQL has {wanted} placeholders and got {len(params)} parameters")
@@ -58,8 +86,8 @@ def restyle_own(sql: str, params: Sequence[Any], style: Style) -> tuple[str, Seq
 
 
 @lru_cache(maxsize=1024)
-def _style_of(sql: str) -> str:
-    found = {match.lastgroup for match in _TOKEN.finditer(sql)}
+def _style_of(sql: str, target: Style) -> str:
+    found = {match.lastgroup for match in _TOKENS[target].finditer(sql)}
     for style in ("numbered", "format", "mark"):
         if style in found:
             return style
@@ -73,11 +101,30 @@ def _translated(sql: str, source: str, target: Style) -> tuple[str, tuple[str, .
 
     def replace(match: re.Match[str]) -> str:
         kind = match.lastgroup
-        if kind == source and source:
-            given = {"numbered": match[0][1:], "named": match["named"]}
-            places.append(given.get(source) or str(len(places) + 1))
-            return f"${len(places)}" if target == "$1" else target
+        if kind == source:
+            return _placeholder(_place_of(match, len(places)), places, target)
+        if kind == "numbered" and source == "named":
+            raise InvalidInput(f"the SQL has {match[0]} and the parameters have names; use :name")
         literal = match[0].replace("%%", "%") if source == "format" else match[0]
         return literal.replace("%", "%%") if target == "%s" else literal
 
-    return _TOKEN.sub(replace, sql), tuple(places)
+    return _TOKENS[target].sub(replace, sql), tuple(places)
+
+
+def _place_of(match: re.Match[str], before: int) -> str:
+    """Which parameter a placeholder stands for: its name, or its number from 1."""
+    if match["named"]:
+        return match["named"]
+    if not match["numbered"]:
+        return str(before + 1)
+    number = int(match["numbered"][1:])
+    if number == 0:
+        raise InvalidInput(f"{match[0]} stands for no parameter: the first one is 1")
+    return str(number)
+
+
+def _placeholder(place: str, places: list[str], target: Style) -> str:
+    # PostgreSQL takes two expressions for the same only if their parameters have one number.
+    if target != "$1" or place not in places:
+        places.append(place)
+    return f"${places.index(place) + 1}" if target == "$1" else target

@@ -4,25 +4,27 @@ A pool is a stack of places. A place is empty or holds an idle session; who take
 a session into it. The session used last is lent out first, so that few stay warm.
 
 After a fork the child must not touch its parent's connections: not use them, not even close them,
-for that would say goodbye to the server in the parent's name. It starts with empty places and keeps
-the old sessions, unused, for as long as it lives.
+for that would say goodbye to the server in the parent's name. So a pool for threads closes those
+that are idle before the fork; those lent out the child keeps, unused, for as long as it lives, and
+starts with empty places. An async pool cannot be emptied from outside its loop: its child keeps
+them all.
 """
 
 import asyncio
 import contextlib
+import ctypes
 import queue
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Generic, TypeVar
 
 from rowmq.drivers.base import AsyncSession, Session
-from rowmq.drivers.forking import after_fork
+from rowmq.drivers.forking import after_fork, around_fork
 from rowmq.errors import Closed, PoolTimeout
 
 __all__ = ["AsyncPool", "Pool"]
 
 S = TypeVar("S", bound=Session | AsyncSession)
-
-_of_the_parent: list[Any] = []
 
 
 class _Places(Generic[S]):
@@ -41,7 +43,7 @@ class _Places(Generic[S]):
 
     def reset(self) -> None:
         """In a forked child: keep the parent's sessions, and never touch them."""
-        _of_the_parent.append((self.places, self.own))
+        keep_for_ever((self.places, self.own))
         self.empty_places()
 
     def empty_places(self) -> None:
@@ -54,8 +56,8 @@ class _Places(Generic[S]):
     def release(self, session: S, *, healthy: bool) -> None:
         """Give a session back. One that is not healthy is closed and its place left empty."""
         if session not in self.own:
-            _of_the_parent.append(session)
-        elif healthy and not self.closed:
+            return  # the parent's, which it was before the fork
+        if healthy and not self.closed:
             self.places.put_nowait(session)
         else:
             self._close(session)
@@ -63,6 +65,11 @@ class _Places(Generic[S]):
 
     def clear(self) -> None:
         """Close the idle sessions: they were opened to a server that has gone since."""
+        for _ in range(self._drain()):
+            self.places.put_nowait(None)
+
+    def _drain(self) -> int:
+        """Close the idle sessions, and take all free places away: how many those are."""
         drained: list[S | None] = []
         with contextlib.suppress(self.empty):
             while True:
@@ -70,7 +77,7 @@ class _Places(Generic[S]):
         for session in drained:
             if session is not None:
                 self._close(session)
-            self.places.put_nowait(None)
+        return len(drained)
 
     def close(self) -> None:
         """Close the idle sessions now, and those lent out as they come back."""
@@ -84,6 +91,15 @@ class _Places(Generic[S]):
     def refuse_if_closed(self) -> None:
         if self.closed:
             raise Closed("this client was closed; connect again")
+
+    def check_place(self, place: S | None) -> S | None:
+        """The place that a caller got, unless the pool was closed while it waited."""
+        if self.closed:
+            self.places.put_nowait(None)
+            if place is not None:
+                self._close(place)
+            self.refuse_if_closed()
+        return place
 
     def exhausted(self) -> PoolTimeout:
         return PoolTimeout(
@@ -99,11 +115,46 @@ class Pool(_Places[S]):
     empty = queue.Empty
     open_session: Callable[[], S]
 
+    def __init__(
+        self,
+        open_session: Callable[[], S],
+        *,
+        size: int,
+        timeout: float,
+        fork_patience: float = 0.0,
+    ) -> None:
+        """A fork waits `fork_patience` seconds for the sessions that other threads have."""
+        super().__init__(open_session, size=size, timeout=timeout)
+        self.fork_patience = fork_patience
+        self.withheld = 0
+        around_fork(self)
+
+    def suspend(self) -> None:
+        """Close the idle sessions, and lend nothing out until the fork is over."""
+        self.withheld += self._drain()
+        deadline = time.monotonic() + self.fork_patience
+        with contextlib.suppress(queue.Empty):
+            while self.withheld < self.size:
+                session = self.places.get(timeout=max(0.0, deadline - time.monotonic()))
+                self.withheld += 1
+                if session is not None:
+                    self._close(session)
+
+    def resume(self) -> None:
+        """Lend out again."""
+        withheld, self.withheld = self.withheld, 0
+        for _ in range(withheld):
+            self.places.put_nowait(None)
+
+    def reset(self) -> None:
+        super().reset()
+        self.withheld = 0
+
     def acquire(self) -> S:
         """A session for the caller alone, idle or new; waits while all are lent out."""
         self.refuse_if_closed()
         try:
-            session: S | None = self.places.get(timeout=self.timeout)
+            session = self.check_place(self.places.get(timeout=self.timeout))
         except queue.Empty:
             raise self.exhausted() from None
         if session is None:
@@ -129,7 +180,7 @@ class AsyncPool(_Places[S]):
         try:
             session: S | None = self.places.get_nowait()
         except asyncio.QueueEmpty:
-            session = await self._next_place()
+            session = self.check_place(await self._next_place())
         if session is None:
             try:
                 session = await self.open_session()
@@ -146,3 +197,10 @@ class AsyncPool(_Places[S]):
                 return place
         except TimeoutError:
             raise self.exhausted() from None
+
+
+def keep_for_ever(thing: Any) -> None:
+    """Keep an object beyond even the end of the interpreter, which would finalise it: a connection
+    closes itself then, and SQLite's would roll back the parent's transaction in shared memory.
+    """
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))

@@ -18,6 +18,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from rowmq.drivers.base import AsyncDriver, Limits, Session, SyncDriver
 from rowmq.drivers.faults import sqlite_fault
+from rowmq.drivers.forking import after_fork
 from rowmq.drivers.placeholders import restyle
 from rowmq.drivers.pool import Pool
 from rowmq.errors import ConfigurationError
@@ -36,6 +37,8 @@ T = TypeVar("T")
 
 VERSION_MIN = (3, 35)
 BUSY_SECONDS = 10.0
+FORK_SECONDS = 1.0
+"""How long a fork waits for transactions of other threads: see `forking`."""
 
 
 class SQLiteSession:
@@ -97,7 +100,10 @@ def sync_driver(path: str, limits: Limits) -> SyncDriver:
     if not path:
         return SyncDriver(MemoryPool(timeout=limits.pool_timeout), retry_for=limits.retry_for)
     pool = Pool[SQLiteSession](
-        partial(open_session, path), size=limits.pool_size, timeout=limits.pool_timeout
+        partial(open_session, path),
+        size=limits.pool_size,
+        timeout=limits.pool_timeout,
+        fork_patience=FORK_SECONDS,
     )
     return SyncDriver(pool, retry_for=limits.retry_for)
 
@@ -165,7 +171,13 @@ class AsyncSQLiteDriver(AsyncDriver):
         super().__init__(sync.pool, retry_for=sync.retry_for)
         self.sync = sync
         self.sync.observers = self.observers
-        self.threads = ThreadPoolExecutor(threads, thread_name_prefix="rowmq-sqlite")
+        self.size = threads
+        self.reset()
+        after_fork(self)
+
+    def reset(self) -> None:
+        """Have threads: at the start, and in a forked child, which inherits none."""
+        self.threads = ThreadPoolExecutor(self.size, thread_name_prefix="rowmq-sqlite")
 
     async def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Make a call in a thread. Cancelled, it waits for the thread, which cannot be stopped:

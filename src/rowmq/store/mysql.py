@@ -15,12 +15,12 @@ from rowmq.store.statement import Operation, Row, Statement
 from rowmq.store.store import Store
 from rowmq.store.topics import (
     MESSAGE_COLUMNS,
-    PAYLOAD_BYTES_DEFAULT,
     Counter,
     Partition,
     Placed,
     Span,
     StepwiseTopics,
+    limit_of,
 )
 
 __all__ = ["MySQLDialect", "MySQLSchema", "MySQLTopics", "mysql_store"]
@@ -43,27 +43,17 @@ class MySQLTopics(StepwiseTopics):
     def lock_partitions(
         self, partitions: Sequence[Partition]
     ) -> Operation[dict[Partition, Counter]]:
-        counters = yield from self._lock_existing(partitions)
-        missing = [partition for partition in partitions if partition not in counters]
-        if missing:
-            yield from self._create(missing)
-            counters |= yield from self._lock_existing(missing)
-        return counters
-
-    def _lock_existing(
-        self, partitions: Sequence[Partition]
-    ) -> Operation[dict[Partition, Counter]]:
         counters = {}
         for run in self._runs(partitions):
             wanted = values_table(("topic", "partition_key"), len(run))
             sql = self.dialect.sql(LOCK_PARTITIONS.replace("<wanted>", wanted))
             result = yield Statement("topics.lock_partitions", sql, self._names(run))
             for topic, key, id, next_offset, limit in result:
-                counter = Counter(id, next_offset, limit or PAYLOAD_BYTES_DEFAULT)
+                counter = Counter(id, next_offset, limit_of(limit))
                 counters[as_text(topic), as_text(key)] = counter
         return counters
 
-    def _create(self, partitions: Sequence[Partition]) -> Operation[None]:
+    def create_partitions(self, partitions: Sequence[Partition]) -> Operation[None]:
         for run in self._runs(partitions):
             rows = ", ".join(["(?, ?, 1)"] * len(run))
             sql = self.dialect.sql(CREATE_PARTITIONS.replace("<rows>", rows))
@@ -113,11 +103,13 @@ class MySQLTopics(StepwiseTopics):
     def _names(self, partitions: Iterable[Partition]) -> list[Any]:
         return [self.dialect.text(name) for partition in partitions for name in partition]
 
-    # No ON CONFLICT here; and the alias form of ON DUPLICATE KEY is unknown to MariaDB.
+    # MySQL warns of VALUES() and MariaDB has no alias for a row: a derived table suits both.
     configure_sql = """
-        INSERT INTO {topics} (topic, max_payload_bytes, created_at) VALUES (?, ?, {now})
+        INSERT INTO {topics} (topic, max_payload_bytes, created_at)
+        SELECT w.topic, w.max_payload_bytes, {now}
+        FROM (SELECT ? AS topic, ? AS max_payload_bytes) w
         ON DUPLICATE KEY UPDATE
-        max_payload_bytes = COALESCE(VALUES(max_payload_bytes), max_payload_bytes)"""
+        max_payload_bytes = COALESCE(w.max_payload_bytes, {topics}.max_payload_bytes)"""
 
 
 # The limit comes from a subquery, which a locking read leaves unlocked: a joined row would be

@@ -20,7 +20,6 @@ from rowmq.store.topics import (
     MESSAGE_COLUMNS,
     PAYLOAD_BYTES_DEFAULT,
     Entry,
-    Partition,
     Span,
     Topics,
     limits_of,
@@ -62,7 +61,7 @@ class PostgresTopics(Topics):
                 if not alone:
                     raise
         if not found:
-            yield from self.lock_partitions(sorted({entry.partition for entry in fresh}))
+            yield from self.lock_partitions(fresh)
             for run in runs:
                 found |= yield from self.append(run, check=True, sole=False)
         return results(entries, found)
@@ -88,9 +87,12 @@ class PostgresTopics(Topics):
         refuse_oversized(entries, limits_of(result))
         raise SerializationFailure("the topic's payload limit was changed at this very moment")
 
-    def lock_partitions(self, partitions: Sequence[Partition]) -> Operation[None]:
+    def lock_partitions(self, entries: Sequence[Entry]) -> Operation[None]:
+        """Lock the entries' partitions; make those that are missing, unless one is refused."""
+        partitions = sorted({entry.partition for entry in entries})
         names = [list(column) for column in zip(*partitions, strict=True)]
-        yield Statement("topics.lock_partitions", self.dialect.sql(LOCK_PARTITIONS), names)
+        sql = self.dialect.sql(LOCK_PARTITIONS)
+        yield Statement("topics.lock_partitions", sql, (*names, *largest_by_topic(entries)))
 
     def fetch_ranges(self, spans: Sequence[Span]) -> Operation[Iterable[Row]]:
         return (yield self._fetch("topics.read", MESSAGE_COLUMNS, spans))
@@ -151,10 +153,7 @@ _APPEND = """
             WITH ORDINALITY
             AS i (topic, partition_key, message_id, payload, encoding, headers, place)
     ),
-    refused AS MATERIALIZED (
-        SELECT 1 FROM unnest($7::text[], $8::bigint[]) AS s (topic, largest)
-        WHERE s.largest > COALESCE(
-            (SELECT t.max_payload_bytes FROM {topics} t WHERE t.topic = s.topic), <default>)
+    refused AS MATERIALIZED (<refused>
     ),
     known AS MATERIALIZED (<known>
     ),
@@ -190,7 +189,19 @@ _APPEND = """
     UNION ALL
     SELECT place, message_offset, true FROM known WHERE NOT EXISTS (SELECT FROM refused)"""
 
-_APPEND = _APPEND.replace("<default>", str(PAYLOAD_BYTES_DEFAULT))
+_REFUSED = f"""
+        SELECT 1 FROM unnest($<topics>::text[], $<sizes>::bigint[]) AS s (topic, largest)
+        WHERE s.largest > COALESCE(
+            (SELECT t.max_payload_bytes FROM {{topics}} t WHERE t.topic = s.topic),
+            {PAYLOAD_BYTES_DEFAULT})"""
+
+
+def refused_by(topics: int, sizes: int) -> str:
+    """The topics, among parameters of these numbers, whose largest payload is over the limit."""
+    return _REFUSED.replace("<topics>", str(topics)).replace("<sizes>", str(sizes))
+
+
+_APPEND = _APPEND.replace("<refused>", refused_by(7, 8))
 APPEND = _APPEND.replace("<known>", _NONE_KNOWN)
 APPEND_CHECKED = _APPEND.replace("<known>", _KNOWN)
 
@@ -198,8 +209,10 @@ APPEND_CHECKED = _APPEND.replace("<known>", _KNOWN)
 LOCK_PARTITIONS = """
     INSERT INTO {partitions} AS p (topic, partition_key, next_offset)
     SELECT topic, partition_key, 1 FROM unnest($1::text[], $2::text[]) AS w (topic, partition_key)
+    WHERE NOT EXISTS (<refused>)
     ORDER BY topic COLLATE "C", partition_key COLLATE "C"
     ON CONFLICT (topic, partition_key) DO UPDATE SET next_offset = p.next_offset WHERE false"""
+LOCK_PARTITIONS = LOCK_PARTITIONS.replace("<refused>", refused_by(3, 4))
 
 LIMITS = """
     SELECT w.topic, (SELECT t.max_payload_bytes FROM {topics} t WHERE t.topic = w.topic)

@@ -14,12 +14,12 @@ from rowmq.store.statement import Operation, Row, Statement
 from rowmq.store.store import Store
 from rowmq.store.topics import (
     MESSAGE_COLUMNS,
-    PAYLOAD_BYTES_DEFAULT,
     Counter,
     Partition,
     Placed,
     Span,
     StepwiseTopics,
+    limit_of,
 )
 
 __all__ = ["SQLiteDialect", "SQLiteSchema", "SQLiteTopics", "sqlite_store"]
@@ -39,16 +39,18 @@ class SQLiteTopics(StepwiseTopics):
     def lock_partitions(
         self, partitions: Sequence[Partition]
     ) -> Operation[dict[Partition, Counter]]:
+        yield Statement("topics.lock", self.dialect.sql(LOCK))
         counters = {}
         for partition in partitions:
-            yield Statement(
-                "topics.create_partition", self.dialect.sql(CREATE_PARTITION), partition
-            )
-        for partition in partitions:
-            result = yield Statement("topics.lock_partition", self.dialect.sql(COUNTER), partition)
-            id, next_offset, limit = result.rows[0]
-            counters[partition] = Counter(id, next_offset, limit or PAYLOAD_BYTES_DEFAULT)
+            result = yield Statement("topics.counter", self.dialect.sql(COUNTER), partition)
+            for id, next_offset, limit in result:
+                counters[partition] = Counter(id, next_offset, limit_of(limit))
         return counters
+
+    def create_partitions(self, partitions: Sequence[Partition]) -> Operation[None]:
+        for partition in partitions:
+            sql = self.dialect.sql(CREATE_PARTITION)
+            yield Statement("topics.create_partition", sql, partition)
 
     def insert_messages(self, placed: Sequence[Placed]) -> Operation[None]:
         if not placed:
@@ -90,9 +92,10 @@ class SQLiteTopics(StepwiseTopics):
         return rows
 
 
-CREATE_PARTITION = """
-    INSERT INTO {partitions} (topic, partition_key, next_offset) VALUES (?, ?, 1)
-    ON CONFLICT (topic, partition_key) DO NOTHING"""
+# Changes nothing, but is a write.
+LOCK = "UPDATE {partitions} SET next_offset = next_offset WHERE id = 0"
+
+CREATE_PARTITION = "INSERT INTO {partitions} (topic, partition_key, next_offset) VALUES (?, ?, 1)"
 
 COUNTER = """
     SELECT p.id, p.next_offset, t.max_payload_bytes

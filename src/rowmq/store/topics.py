@@ -222,7 +222,7 @@ class Topics(ABC):
                 name=as_text(name),
                 partitions=int(partitions),
                 messages=int(messages),
-                max_payload_bytes=PAYLOAD_BYTES_DEFAULT if limit is None else int(limit),
+                max_payload_bytes=limit_of(limit),
             )
             for name, partitions, messages, limit in result
         ]
@@ -252,8 +252,7 @@ class StepwiseTopics(Topics):
         alone: bool = True,  # noqa: ARG002 - the steps are the same either way
     ) -> Operation[list[PublishResult]]:
         fresh = unrepeated(entries)
-        counters = yield from self.lock_partitions(sorted({entry.partition for entry in fresh}))
-        refuse_oversized(fresh, {p[0]: c.payload_bytes_max for p, c in counters.items()})
+        counters = yield from self.checked_counters(fresh)
         free = {partition: counter.next_offset for partition, counter in counters.items()}
         found: dict[tuple[str, str, str], Row] = {}
         for run in self.runs(fresh):
@@ -278,11 +277,34 @@ class StepwiseTopics(Topics):
         )
         return results(entries, found)
 
+    def checked_counters(self, entries: Sequence[Entry]) -> Operation[dict[Partition, Counter]]:
+        """The locked counters of the entries' partitions, once no payload is too large.
+
+        A partition is made only then: a caller who goes on after the error has nothing of it.
+        """
+        partitions = sorted({entry.partition for entry in entries})
+        counters = yield from self.lock_partitions(partitions)
+        limits = {topic: counter.payload_bytes_max for (topic, _), counter in counters.items()}
+        missing = [partition for partition in partitions if partition not in counters]
+        for topic in {topic for topic, _ in missing if topic not in limits}:
+            sql, params = self.dialect.sql(LIMIT), (self.dialect.text(topic),)
+            result = yield Statement("topics.limit", sql, params)
+            limits[topic] = limit_of(result.rows[0][0] if result.rows else None)
+        refuse_oversized(entries, limits)
+        if missing:
+            yield from self.create_partitions(missing)
+            counters |= yield from self.lock_partitions(missing)
+        return counters
+
     @abstractmethod
     def lock_partitions(
         self, partitions: Sequence[Partition]
     ) -> Operation[dict[Partition, Counter]]:
-        """Lock the counters of these partitions, in this order; make those that are missing."""
+        """Lock the counters of those partitions that exist, in this order."""
+
+    @abstractmethod
+    def create_partitions(self, partitions: Sequence[Partition]) -> Operation[None]:
+        """Make partitions that were missing, unless somebody else has just done so."""
 
     @abstractmethod
     def insert_messages(self, placed: Sequence[Placed]) -> Operation[None]:
@@ -309,6 +331,8 @@ LIST_PARTITION = """
     SELECT id, partition_key, first_offset, next_offset FROM {partitions}
     WHERE topic = ? AND next_offset > ? AND partition_key = ? AND next_offset > first_offset
     LIMIT ?"""
+
+LIMIT = "SELECT max_payload_bytes FROM {topics} WHERE topic = ?"
 
 LIST_TOPICS = """
     SELECT topic, SUM(partitions), SUM(messages), MAX(max_payload_bytes) FROM (
@@ -411,11 +435,14 @@ def message_of(row: Row, topic: str, key: str, type: Any) -> Message[Any]:
     )
 
 
+def limit_of(configured: int | None) -> int:
+    """The payload limit of a topic that was, or was not, configured."""
+    return PAYLOAD_BYTES_DEFAULT if configured is None else configured
+
+
 def limits_of(result: Result) -> dict[str, int]:
     """Payload limits by topic, of rows of topic and limit."""
-    return {
-        as_text(topic): PAYLOAD_BYTES_DEFAULT if limit is None else limit for topic, limit in result
-    }
+    return {as_text(topic): limit_of(limit) for topic, limit in result}
 
 
 def check_limit(max_payload_bytes: int | None) -> int | None:

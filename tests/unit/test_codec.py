@@ -1,0 +1,298 @@
+"""Payloads come back as they were given, or are refused before anything is written."""
+
+import datetime as dt
+import decimal
+import enum
+import math
+import uuid
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import msgspec
+import pydantic
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rowmq.codec import Encoding, decode, decode_headers, encode, encode_headers
+from rowmq.errors import PayloadMismatch, PayloadNotSerializable
+
+LOST = [math.nan, math.inf, -math.inf]
+
+texts = st.text(st.characters(exclude_categories=["Cs"]))
+json_values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | texts,
+    lambda inner: st.lists(inner) | st.dictionaries(texts, inner),
+    max_leaves=20,
+)
+
+
+class Text(str):
+    __slots__ = ()
+
+
+class Number(float):
+    __slots__ = ()
+
+
+class Colour(enum.StrEnum):
+    RED = "red"
+
+
+@dataclass
+class Reading:
+    value: float
+    note: str | None = None
+
+
+class Order(pydantic.BaseModel):
+    number: int
+    total: float | None = None
+
+
+class Aliased(pydantic.BaseModel):
+    class_: str = pydantic.Field(alias="class")
+
+
+class Strict(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(strict=True, extra="forbid")
+    at: dt.datetime
+
+    @pydantic.computed_field  # type: ignore[prop-decorator]
+    @property
+    def year(self) -> int:
+        return self.at.year
+
+
+class Words(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(ser_json_inf_nan="strings")
+    value: float
+    other: int | None = None
+
+
+class Constants(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(ser_json_inf_nan="constants")
+    value: float
+
+
+def round_trip(payload: Any, type: Any = None) -> Any:
+    return decode(*encode(payload), type)
+
+
+@given(json_values)
+def test_json_values_come_back_equal(value: Any) -> None:
+    assert round_trip(value) == value
+
+
+@given(st.binary())
+def test_bytes_come_back_equal(value: bytes) -> None:
+    assert round_trip(value) == value
+
+
+@given(texts)
+def test_text_comes_back_equal(value: str) -> None:
+    assert round_trip(value) == value
+
+
+@pytest.mark.parametrize(
+    ("payload", "encoding"),
+    [
+        (b"", Encoding.BYTES),
+        (bytearray(b"x"), Encoding.BYTES),
+        (memoryview(b"abcd")[::2], Encoding.BYTES),
+        ("", Encoding.TEXT),
+        (Text("a"), Encoding.TEXT),
+        (Colour.RED, Encoding.TEXT),
+        (None, Encoding.JSON),
+        (True, Encoding.JSON),
+        ({}, Encoding.JSON),
+        ([], Encoding.JSON),
+    ],
+)
+def test_each_kind_of_payload_has_its_encoding(payload: Any, encoding: Encoding) -> None:
+    assert encode(payload).encoding is encoding
+
+
+def test_the_stored_numbers_of_encodings_never_change() -> None:
+    assert {e.name: e.value for e in Encoding} == {"BYTES": 0, "TEXT": 1, "JSON": 2}
+
+
+def test_views_of_bytes_come_back_as_bytes() -> None:
+    assert round_trip(memoryview(b"abcd")[::2]) == b"ac"
+    assert round_trip(bytearray(b"ab")) == b"ab"
+
+
+@pytest.mark.parametrize(
+    ("payload", "type"),
+    [
+        (Reading(1.5), Reading),
+        (Order(number=1), Order),
+        ([Order(number=1, total=None)], list[Order]),
+        ({"a": Order(number=2, total=2.5)}, dict[str, Order]),
+        (Aliased(**{"class": "x"}), Aliased),
+        ([Aliased(**{"class": "x"})], list[Aliased]),
+        (Strict(at=dt.datetime(2026, 1, 2, tzinfo=dt.UTC)), Strict),
+        ([Strict(at=dt.datetime(2026, 1, 2, tzinfo=dt.UTC))], list[Strict]),
+        (uuid.UUID(int=7), uuid.UUID),
+        (decimal.Decimal("0.10"), decimal.Decimal),
+        (dt.datetime(2026, 1, 2, tzinfo=dt.UTC), dt.datetime),
+        (Colour.RED, str),
+        ((1, 2), tuple[int, int]),
+        ({1, 2}, set[int]),
+        ({1: "a"}, dict[int, str]),
+        ({"a": b"\xff"}, dict[str, bytes]),
+        (None, type(None)),
+        (2**100, int),
+    ],
+)
+def test_a_named_type_brings_the_value_back(payload: Any, type: Any) -> None:
+    assert round_trip(payload, type) == payload
+
+
+def test_subclasses_of_plain_types_are_stored_as_plain() -> None:
+    payload = {"text": Text("a"), "number": Number(1.5), Text("key"): OrderedDict(a=1)}
+    assert round_trip(payload) == {"text": "a", "number": 1.5, "key": {"a": 1}}
+
+
+@pytest.mark.parametrize("number", LOST)
+@pytest.mark.parametrize(
+    "hide",
+    [
+        lambda n: n,
+        Number,
+        lambda n: [None, {"deep": [{"er": (1, n)}]}],
+        lambda n: {1.0, n},
+        Reading,
+        lambda n: [Reading(n)],
+        lambda n: Order(number=1, total=n),
+        lambda n: [Order(number=1, total=n)],
+        lambda n: Reading(1.0, note=Order(number=1, total=n)),  # type: ignore[arg-type]
+        lambda n: Constants(value=n),
+        lambda n: [Constants(value=n)],
+    ],
+)
+def test_numbers_that_json_would_lose_are_refused(hide: Any, number: float) -> None:
+    with pytest.raises(PayloadNotSerializable):
+        encode(hide(number))
+
+
+def test_a_model_that_writes_them_as_words_keeps_them() -> None:
+    assert round_trip(Words(value=math.inf), Words) == Words(value=math.inf)
+
+
+@pytest.mark.parametrize("payload", [[None], {"null": "null"}, Order(number=1), Reading(1.0)])
+def test_nones_and_the_word_null_are_no_lost_numbers(payload: Any) -> None:
+    assert b"null" in encode(payload).data
+
+
+def looped() -> list[Any]:
+    loop: list[Any] = []
+    loop.append(loop)
+    return loop
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        "\ud800",
+        ["\ud800"],
+        {"\udfff": 1},
+        Reading(1.0, note="\ud800"),
+        looped(),
+        object(),
+        iter([1]),
+        {None: 1},
+        {True: 1},
+        {(1, 2): 3},
+        1j,
+        lambda: None,
+    ],
+    ids=lambda payload: type(payload).__name__,
+)
+def test_what_json_cannot_hold_is_refused(payload: Any) -> None:
+    with pytest.raises(PayloadNotSerializable, match="Give bytes, str, or values"):
+        encode(payload)
+
+
+def test_a_released_view_is_refused() -> None:
+    view = memoryview(b"gone")
+    view.release()
+    with pytest.raises(PayloadNotSerializable):
+        encode(view)
+
+
+def test_nested_nones_are_found_however_deep() -> None:
+    payload: Any = None
+    for _ in range(500):
+        payload = [payload]
+    assert round_trip(payload) == payload
+
+
+def test_bytes_and_text_are_read_as_json_when_a_type_is_asked_for() -> None:
+    assert decode(b'{"number":1}', Encoding.BYTES, Order) == Order(number=1)
+    assert decode(b"[1]", Encoding.TEXT, list[int]) == [1]
+
+
+def test_any_payload_can_be_had_as_bytes() -> None:
+    assert [decode(b"[1]", encoding, bytes) for encoding in Encoding] == [b"[1]"] * 3
+
+
+def test_bytes_and_text_can_be_had_as_text() -> None:
+    assert decode("é".encode(), Encoding.BYTES, str) == "é"
+    assert decode("é".encode(), Encoding.TEXT, str) == "é"
+    assert decode(b'"x"', Encoding.JSON, str) == "x"
+
+
+@pytest.mark.parametrize(
+    ("data", "encoding", "type"),
+    [
+        (b"\xff", Encoding.TEXT, None),
+        (b"\xff", Encoding.BYTES, str),
+        (b"{", Encoding.JSON, None),
+        (b"", Encoding.JSON, None),
+        (b"{}", Encoding.JSON, Order),
+        (b'[{"number":"x"}]', Encoding.JSON, list[Order]),
+        (b"NaN", Encoding.JSON, float),
+        (b'"x"', Encoding.JSON, int),
+        (b"x", Encoding.BYTES, dict),
+        (b"1", Encoding.JSON, 5),
+        (b"[" * 100_000, Encoding.JSON, None),
+        (b"[" * 100_000, Encoding.TEXT, list),
+    ],
+)
+def test_what_does_not_parse_is_a_mismatch(data: bytes, encoding: int, type: Any) -> None:
+    with pytest.raises(PayloadMismatch, match="does not parse as"):
+        decode(data, encoding, type)
+
+
+@pytest.mark.parametrize("type", [None, bytes, str, dict, Order])
+def test_an_unknown_encoding_is_never_guessed_at(type: Any) -> None:
+    with pytest.raises(PayloadMismatch, match="a newer RowMQ wrote it"):
+        decode(b"{}", 9, type)
+
+
+def test_a_type_that_cannot_be_hashed_will_do() -> None:
+    assert decode(b"1", Encoding.JSON, Annotated[int, ["unhashable"]]) == 1
+
+
+def test_a_type_with_constraints_is_checked() -> None:
+    positive = Annotated[int, msgspec.Meta(gt=0)]
+    assert decode(b"1", Encoding.JSON, positive) == 1
+    with pytest.raises(PayloadMismatch):
+        decode(b"-1", Encoding.JSON, positive)
+
+
+@given(st.dictionaries(texts, texts))
+def test_headers_come_back_equal(headers: dict[str, str]) -> None:
+    assert decode_headers(encode_headers(headers)) == headers
+
+
+def test_no_headers_take_no_room() -> None:
+    assert encode_headers({}) is None
+    assert decode_headers(None) == {}
+    assert decode_headers(b'{"a":"b"}') == {"a": "b"}

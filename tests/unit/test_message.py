@@ -1,0 +1,78 @@
+"""Messages are frozen values, and their ids are UUIDs of version 7."""
+
+import time
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from rowmq.message import Message, PublishResult, new_id
+
+
+def millis_of(id: str) -> int:
+    return uuid.UUID(id).int >> 80
+
+
+def test_an_id_is_a_uuid_of_version_7() -> None:
+    for _ in range(1000):
+        parsed = uuid.UUID(new_id())
+        assert parsed.version == 7
+        assert parsed.variant == uuid.RFC_4122
+
+
+def test_an_id_is_written_as_uuids_are() -> None:
+    id = new_id()
+    assert id == str(uuid.UUID(id))
+    assert len(id) == 36
+
+
+def test_an_id_begins_with_the_millisecond_it_was_made_in() -> None:
+    before = time.time_ns() // 1_000_000
+    made = millis_of(new_id())
+    assert before <= made <= time.time_ns() // 1_000_000
+
+
+def test_ids_of_later_milliseconds_sort_later() -> None:
+    ids = [new_id() for _ in range(20_000)]
+    firsts = {millis_of(id): id for id in reversed(ids)}
+    by_time = [firsts[millis] for millis in sorted(firsts)]
+    assert len(by_time) > 1
+    assert by_time == sorted(by_time)
+
+
+def test_ids_of_many_threads_are_unique() -> None:
+    def make(_: int) -> list[str]:
+        return [new_id() for _ in range(2_000)]
+
+    with ThreadPoolExecutor(8) as threads:
+        ids = [id for made in threads.map(make, range(8)) for id in made]
+    assert len(set(ids)) == len(ids) == 16_000
+
+
+def test_every_random_bit_of_an_id_is_used() -> None:
+    ids = [uuid.UUID(new_id()).int for _ in range(200)]
+    random_bits = (1 << 76) - 1 & ~(0b11 << 62)
+    seen_one = seen_zero = 0
+    for value in ids:
+        seen_one |= value
+        seen_zero |= ~value
+    assert seen_one & random_bits == random_bits
+    assert seen_zero & random_bits == random_bits
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        Message(payload=1),
+        PublishResult(topic="t", key=None, id="x", offset=1, duplicate=False),
+    ],
+)
+def test_values_are_frozen(value: Any) -> None:
+    with pytest.raises(AttributeError):
+        value.id = "other"
+
+
+def test_messages_do_not_share_their_headers() -> None:
+    assert Message(payload=1).headers == {}
+    assert Message(payload=1).headers is not Message(payload=2).headers
