@@ -29,13 +29,16 @@ BYTES_MAX = 4 * 1024 * 1024
 class Call:
     """One caller's message, and what became of it."""
 
-    __slots__ = ("done", "entry", "error", "result")
+    __slots__ = ("done", "entry", "error", "leads", "result", "woken")
 
     def __init__(self, entry: Entry) -> None:
         self.entry = entry
         self.done = False
+        self.leads = False
         self.result: PublishResult | None = None
         self.error: BaseException | None = None
+        # A lock that its caller waits for: an Event is made of two and takes three times as long.
+        self.woken = threading.Lock()
 
     def settle(self, result: PublishResult | None, error: BaseException | None = None) -> None:
         self.result, self.error, self.done = result, error, True
@@ -50,8 +53,9 @@ class Call:
 class Combiner:
     """Combines the calls of threads.
 
-    Whoever gets hold of `_turn` publishes all that wait. Those whose message went out with
-    somebody else's find that out when their turn comes, and have nothing left to do.
+    A caller who finds nobody leading leads: it publishes all that wait, wakes their callers, and
+    then wakes one of those who have come meanwhile, to lead next. So callers whose messages are out
+    are free to bring more while the next transaction runs.
     """
 
     def __init__(self, publish: Callable[[list[Entry]], Sequence[PublishResult]]) -> None:
@@ -60,27 +64,31 @@ class Combiner:
         after_fork(self)
 
     def reset(self) -> None:
-        """Nobody waits: at the start, and in a forked child."""
-        self._turn = threading.Lock()
+        """Nobody waits and nobody leads: at the start, and in a forked child."""
+        self._lock = threading.Lock()
         self._waiting: deque[Call] = deque()
+        self._led = False
 
     def submit(self, entry: Entry) -> PublishResult:
         """Publish one message, perhaps together with others."""
         call = Call(entry)
-        self._waiting.append(call)
+        call.woken.acquire()
+        with self._lock:
+            self._waiting.append(call)
+            leads = call.leads = not self._led
+            self._led = True
         try:
-            with self._turn:
-                while not call.done:
-                    self._publish_next()
-        except BaseException:
-            # Interrupted while waiting: nobody is to publish what its caller has given up.
-            with contextlib.suppress(ValueError):
-                self._waiting.remove(call)
-            raise
+            if not leads:
+                call.woken.acquire()  # until its message is out, or it is to lead
+            while not call.done:
+                self._publish_next()
+        finally:
+            self._leave(call)
         return call.outcome()
 
     def _publish_next(self) -> None:
-        calls = take(self._waiting)
+        with self._lock:
+            calls = take(self._waiting)
         try:
             self._settle(calls)
         except BaseException:
@@ -93,6 +101,22 @@ class Combiner:
                 ),
             )
             raise
+        finally:
+            for call in calls:
+                call.woken.release()
+
+    def _leave(self, call: Call) -> None:
+        """Go, whether published or interrupted; who leads hands over to the next one waiting."""
+        with self._lock:
+            if not call.done:  # nobody is to publish what its caller has given up
+                with contextlib.suppress(ValueError):
+                    self._waiting.remove(call)
+            if not call.leads:
+                return
+            self._led = bool(self._waiting)
+            if self._led:
+                self._waiting[0].leads = True
+                self._waiting[0].woken.release()
 
     def _settle(self, calls: list[Call]) -> None:
         try:

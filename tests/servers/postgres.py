@@ -29,9 +29,13 @@ class PostgresServer(Server):
     scheme: ClassVar[str] = "postgresql"
     variable: ClassVar[str] = "ROWMQ_TEST_POSTGRES_URL"
     discard_signal: ClassVar[signal.Signals] = signal.SIGQUIT  # immediate shutdown
-    halt_signal: ClassVar[signal.Signals] = (
-        signal.SIGINT
-    )  # fast shutdown: does not wait for clients
+    # A fast shutdown, which does not wait for clients.
+    halt_signal: ClassVar[signal.Signals] = signal.SIGINT
+
+    def __init__(self, **settings: str) -> None:
+        """Settings of the server's own go before those for tests."""
+        super().__init__()
+        self.settings = {**SETTINGS, **settings}
 
     def create_database(self, name: str) -> str:
         """Create an empty database and return its URL."""
@@ -64,7 +68,7 @@ class PostgresServer(Server):
 
     def _arguments(self) -> list[str]:
         settings = {
-            **SETTINGS,
+            **self.settings,
             "port": str(self.port),
             "unix_socket_directories": str(self.folder),
         }
