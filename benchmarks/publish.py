@@ -1,8 +1,8 @@
 """How close publishing comes to the raw limit of each database, in one run on this machine.
 
-The raw limit is the database's own bulk path into a plain table, without offsets, ids or locks: COPY
-on PostgreSQL, multi-row INSERT on MariaDB, executemany on SQLite. Both are measured in turns, and the
-ratio is what to look at: absolute figures do not travel. Servers flush every commit to the disk.
+The raw limit is the bulk path of each database into a plain table, without offsets, ids or locks:
+COPY on PostgreSQL, multi-row INSERT on MariaDB, executemany on SQLite. Both are measured in turns;
+look at the ratio, since absolute figures do not travel. Servers flush every commit to the disk.
 """
 
 import argparse

@@ -1,13 +1,13 @@
 """PostgreSQL: arrays in, one statement a batch.
 
-`append` locks or makes the counters, numbers the messages and inserts them in a single statement,
-which outside a transaction is one round trip and holds the counters' locks only while it commits.
+`append` locks or makes the counters, takes the next offsets and inserts in a single statement. By
+itself that is one round trip, and the counters' locks are held only while it commits.
 It looks for known ids in a snapshot that is older than the locks, so a rival who publishes the same
 id at the same moment shows as a unique violation; then the locks are taken first, and the same
 statement, with a new snapshot, sees everything.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from rowmq.errors import SerializationFailure, UniqueViolation
 from rowmq.message import PublishResult
@@ -20,6 +20,7 @@ from rowmq.store.topics import (
     MESSAGE_COLUMNS,
     PAYLOAD_BYTES_DEFAULT,
     Entry,
+    Partition,
     Span,
     Topics,
     limits_of,
@@ -69,16 +70,31 @@ class PostgresTopics(Topics):
     def append(
         self, entries: Sequence[Entry], *, check: bool, sole: bool
     ) -> Operation[dict[tuple[str, str, str], Row]]:
-        """Number and insert entries; `check` looks for known ids. Offset and known, by identity."""
-        result = yield Statement(
-            "topics.append",
-            self.dialect.sql(APPEND_CHECKED if check else APPEND),
-            (*columns_of(entries), *largest_by_topic(entries)),
-            sole=sole,
-        )
-        if len(result) < len(entries):
-            yield from self.refuse(entries)
-        return {entries[place - 1].identity: (offset, known) for place, offset, known in result}
+        """Append entries; `check` leaves out known ids. Offset and known, by identity."""
+        found: dict[tuple[str, str, str], Row] = {}
+        sql = self.dialect.sql(APPEND_CHECKED if check else APPEND)
+        while entries:
+            partitions = by_partition(entries)
+            params = (*partition_columns(partitions), *message_columns(partitions))
+            result = yield Statement("topics.append", sql, params, sole=sole)
+            if not result.rows:
+                yield from self.refuse(entries)
+            ordered = [entry for group in partitions.values() for entry in group]
+            known = {
+                ordered[place - 1].identity: (offset, True)
+                for is_known, place, offset in result
+                if is_known
+            }
+            if not known:
+                groups = list(partitions.values())
+                for _, place, first in result:
+                    for number, entry in enumerate(groups[place - 1]):
+                        found[entry.identity] = (first + number, False)
+                return found
+            # Nothing was appended: once more, without those that are there.
+            found |= known
+            entries = [entry for entry in entries if entry.identity not in known]
+        return found
 
     def refuse(self, entries: Sequence[Entry]) -> Operation[None]:
         """Say which payload was too large for `append` to insert anything."""
@@ -89,10 +105,8 @@ class PostgresTopics(Topics):
 
     def lock_partitions(self, entries: Sequence[Entry]) -> Operation[None]:
         """Lock the entries' partitions; make those that are missing, unless one is refused."""
-        partitions = sorted({entry.partition for entry in entries})
-        names = [list(column) for column in zip(*partitions, strict=True)]
-        sql = self.dialect.sql(LOCK_PARTITIONS)
-        yield Statement("topics.lock_partitions", sql, (*names, *largest_by_topic(entries)))
+        columns = partition_columns(by_partition(entries))
+        yield Statement("topics.lock_partitions", self.dialect.sql(LOCK_PARTITIONS), columns)
 
     def fetch_ranges(self, spans: Sequence[Span]) -> Operation[Iterable[Row]]:
         return (yield self._fetch("topics.read", MESSAGE_COLUMNS, spans))
@@ -106,113 +120,123 @@ class PostgresTopics(Topics):
         return Statement(name, sql, bounds, sole=True)
 
 
-def columns_of(entries: Sequence[Entry]) -> tuple[list[object], ...]:
-    """The entries as one array per column."""
+def by_partition(entries: Sequence[Entry]) -> dict[Partition, list[Entry]]:
+    """The entries of each partition, sorted by partition: the order of the locks."""
+    groups: dict[Partition, list[Entry]] = {}
+    for entry in entries:
+        groups.setdefault(entry.partition, []).append(entry)
+    return dict(sorted(groups.items()))
+
+
+def partition_columns(groups: Mapping[Partition, Sequence[Entry]]) -> tuple[list[object], ...]:
+    """An array each of topic, key, how many messages, and the largest payload's size."""
     return (
-        [entry.topic for entry in entries],
-        [entry.key for entry in entries],
-        [entry.id for entry in entries],
-        [entry.data for entry in entries],
-        [entry.encoding for entry in entries],
-        [entry.headers for entry in entries],
+        [topic for topic, _ in groups],
+        [key for _, key in groups],
+        [len(group) for group in groups.values()],
+        [max(len(entry.data) for entry in group) for group in groups.values()],
     )
 
 
-def largest_by_topic(entries: Sequence[Entry]) -> tuple[list[str], list[int]]:
-    """The topics, and the size of the largest payload for each."""
-    largest: dict[str, int] = {}
-    for entry in entries:
-        largest[entry.topic] = max(len(entry.data), largest.get(entry.topic, 0))
-    return list(largest), list(largest.values())
+def message_columns(groups: Mapping[Partition, Sequence[Entry]]) -> tuple[list[object], ...]:
+    """An array each of the partition's place, the number within it, and what is stored."""
+    numbered = [
+        (place, number, entry)
+        for place, group in enumerate(groups.values(), 1)
+        for number, entry in enumerate(group)
+    ]
+    return (
+        [place for place, _, _ in numbered],
+        [number for _, number, _ in numbered],
+        [entry.id for _, _, entry in numbered],
+        [entry.data for _, _, entry in numbered],
+        [entry.encoding for _, _, entry in numbered],
+        [entry.headers for _, _, entry in numbered],
+    )
 
 
-# Without the check, for ids that RowMQ made itself and that nobody can have used.
-_NONE_KNOWN = "SELECT NULL::bigint AS place, NULL::bigint AS message_offset WHERE false"
+# The partitions come sorted, and an INSERT takes them, and so locks them, in that order. Look-ups
+# are subqueries, one row at a time: as joins, a plan for "any parameters" may hash a whole table.
+_WANTED = """
+    WITH wanted AS MATERIALIZED (
+        SELECT * FROM unnest($1::text[], $2::text[], $3::bigint[], $4::bigint[]) WITH ORDINALITY
+            AS w (topic, partition_key, messages, largest, place)
+    )"""
 
-# Look-ups stand as subqueries, one row at a time: as joins, a plan for "any parameters" may choose
-# to hash a whole table.
-_KNOWN = """
+_NONE_REFUSED = f"""
+        NOT EXISTS (
+            SELECT FROM wanted v
+            WHERE v.largest > COALESCE(
+                (SELECT t.max_payload_bytes FROM {{topics}} t WHERE t.topic = v.topic),
+                {PAYLOAD_BYTES_DEFAULT})
+        )"""
+
+_KNOWN = """,
+    known AS MATERIALIZED (
         SELECT * FROM (
-            SELECT i.place, (
-                SELECT m.message_offset FROM {messages} m
-                WHERE m.message_id = i.message_id AND m.partition_id = (
-                    SELECT p.id FROM {partitions} p
-                    WHERE p.topic = i.topic AND p.partition_key = i.partition_key
-                )
+            SELECT m.place, (
+                SELECT stored.message_offset FROM {messages} stored
+                WHERE stored.partition_id = w.id AND stored.message_id = m.message_id
             ) AS message_offset
-            FROM input i
+            FROM unnest($5::integer[], $7::text[]) WITH ORDINALITY
+                AS m (partition_place, message_id, place)
+            JOIN (
+                SELECT wanted.place, (
+                    SELECT p.id FROM {partitions} p
+                    WHERE p.topic = wanted.topic AND p.partition_key = wanted.partition_key
+                ) AS id
+                FROM wanted OFFSET 0
+            ) w ON w.place = m.partition_place
         ) looked_up
-        WHERE message_offset IS NOT NULL"""
+        WHERE message_offset IS NOT NULL
+    )"""
 
-# The counters are inserted in sorted order, and so locked in sorted order. Nothing is numbered or
-# inserted when one payload is refused: then fewer rows come back than went in.
-_APPEND = """
-    WITH input AS MATERIALIZED (
-        SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::bytea[], $5::smallint[],
-                             $6::text[])
-            WITH ORDINALITY
-            AS i (topic, partition_key, message_id, payload, encoding, headers, place)
-    ),
-    refused AS MATERIALIZED (<refused>
-    ),
-    known AS MATERIALIZED (<known>
-    ),
-    fresh AS MATERIALIZED (
-        SELECT i.*,
-               row_number() OVER (PARTITION BY i.topic, i.partition_key ORDER BY i.place) AS number,
-               count(*) OVER (PARTITION BY i.topic, i.partition_key) AS of_partition
-        FROM input i
-        WHERE i.place NOT IN (SELECT place FROM known) AND NOT EXISTS (SELECT FROM refused)
-    ),
+# Gives the first offset of each partition; or, if ids are known, those, having appended nothing;
+# or no row at all if a payload is refused.
+_APPEND = (
+    _WANTED
+    + """<known>,
     counters AS (
         INSERT INTO {partitions} AS p (topic, partition_key, next_offset)
-        SELECT topic, partition_key, 1 + count(*) FROM fresh
-        GROUP BY topic, partition_key
-        ORDER BY topic COLLATE "C", partition_key COLLATE "C"
+        SELECT topic, partition_key, messages + 1 FROM wanted
+        WHERE <none refused><none known>
         ON CONFLICT (topic, partition_key) DO UPDATE
         SET next_offset = p.next_offset + excluded.next_offset - 1
         RETURNING id, topic, partition_key, next_offset
     ),
     placed AS MATERIALIZED (
-        SELECT f.*, c.id AS partition_id,
-               c.next_offset - f.of_partition + f.number - 1 AS message_offset
-        FROM fresh f
-        JOIN counters c ON c.topic = f.topic AND c.partition_key = f.partition_key
+        SELECT w.place, c.id, c.next_offset - w.messages AS first_offset
+        FROM wanted w
+        JOIN counters c ON c.topic = w.topic AND c.partition_key = w.partition_key
     ),
     appended AS (
         INSERT INTO {messages} (partition_id, message_offset, message_id, payload, encoding,
                                 headers, published_at)
-        SELECT partition_id, message_offset, message_id, payload, encoding, headers, {now}
-        FROM placed ORDER BY place
+        SELECT p.id, p.first_offset + m.number, m.message_id, m.payload, m.encoding, m.headers,
+               {now}
+        FROM unnest($5::integer[], $6::integer[], $7::text[], $8::bytea[], $9::smallint[],
+                    $10::text[])
+            AS m (partition_place, number, message_id, payload, encoding, headers)
+        JOIN placed p ON p.place = m.partition_place
     )
-    SELECT place, message_offset, false FROM placed
-    UNION ALL
-    SELECT place, message_offset, true FROM known WHERE NOT EXISTS (SELECT FROM refused)"""
+    SELECT false, place, first_offset FROM placed<or known>"""
+).replace("<none refused>", _NONE_REFUSED)
 
-_REFUSED = f"""
-        SELECT 1 FROM unnest($<topics>::text[], $<sizes>::bigint[]) AS s (topic, largest)
-        WHERE s.largest > COALESCE(
-            (SELECT t.max_payload_bytes FROM {{topics}} t WHERE t.topic = s.topic),
-            {PAYLOAD_BYTES_DEFAULT})"""
-
-
-def refused_by(topics: int, sizes: int) -> str:
-    """The topics, among parameters of these numbers, whose largest payload is over the limit."""
-    return _REFUSED.replace("<topics>", str(topics)).replace("<sizes>", str(sizes))
-
-
-_APPEND = _APPEND.replace("<refused>", refused_by(7, 8))
-APPEND = _APPEND.replace("<known>", _NONE_KNOWN)
-APPEND_CHECKED = _APPEND.replace("<known>", _KNOWN)
+APPEND = _APPEND.replace("<known>", "").replace("<none known>", "").replace("<or known>", "")
+APPEND_CHECKED = (
+    _APPEND.replace("<known>", _KNOWN)
+    .replace("<none known>", " AND NOT EXISTS (SELECT FROM known)")
+    .replace("<or known>", "\n    UNION ALL\n    SELECT true, place, message_offset FROM known")
+)
 
 # WHERE false: an existing row is locked but not written.
-LOCK_PARTITIONS = """
+LOCK_PARTITIONS = (
+    _WANTED
+    + """
     INSERT INTO {partitions} AS p (topic, partition_key, next_offset)
-    SELECT topic, partition_key, 1 FROM unnest($1::text[], $2::text[]) AS w (topic, partition_key)
-    WHERE NOT EXISTS (<refused>)
-    ORDER BY topic COLLATE "C", partition_key COLLATE "C"
+    SELECT topic, partition_key, 1 FROM wanted WHERE <none refused>
     ON CONFLICT (topic, partition_key) DO UPDATE SET next_offset = p.next_offset WHERE false"""
-LOCK_PARTITIONS = LOCK_PARTITIONS.replace("<refused>", refused_by(3, 4))
+).replace("<none refused>", _NONE_REFUSED)
 
 LIMITS = """
     SELECT w.topic, (SELECT t.max_payload_bytes FROM {topics} t WHERE t.topic = w.topic)
