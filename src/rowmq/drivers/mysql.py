@@ -119,7 +119,10 @@ def open_pymysql(options: Mapping[str, Any], limits: Limits) -> PyMySQLSession:
     try:
         # PyMySQL's own limit ends with the TCP handshake: the server must also answer in time.
         connection = pymysql.connect(
-            **arguments(options, limits), read_timeout=max(1, round(limits.connect_timeout))
+            **arguments(options, limits),
+            read_timeout=max(1, round(limits.connect_timeout)),
+            # Told nothing, PyMySQL tries TLS; asyncmy does not.
+            ssl_disabled=options.get("ssl") in ("false", "0"),
         )
         connection._read_timeout = None  # type: ignore[attr-defined]  # noqa: SLF001 - queries may
         with connection.cursor() as cursor:
