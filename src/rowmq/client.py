@@ -135,7 +135,7 @@ class RowMQ:
         self._driver = engine.driver
         self._store = engine.store
         self._checked = False
-        self._combiner = Combiner(self._publish)
+        self._combiner = Combiner(self._publish, self._store.topics.lock_of)
 
     # --- topics ---------------------------------------------------------------------------------
 
@@ -295,7 +295,7 @@ class AsyncRowMQ:
         self._driver = engine.driver
         self._store = engine.store
         self._checked = False
-        self._combiner = AsyncCombiner(self._publish)
+        self._combiner = AsyncCombiner(self._publish, self._store.topics.lock_of)
 
     # --- topics ---------------------------------------------------------------------------------
 

@@ -1,9 +1,12 @@
-"""Concurrent single publishes of one process share a transaction.
+"""Concurrent single publishes that need the same lock share a transaction.
 
-While one transaction commits, the calls that arrive wait together; then one of them publishes for
-all. No timer and no background thread: a lone call goes out at once, and the more callers there
-are, the more each commit carries. Messages to one partition gain most, since its counter's lock is
-held over every commit.
+Calls with one *lane*, the lock they would wait for, go out together: while one transaction commits,
+those that arrive wait, and then one of them publishes for all. No timer and no background thread: a
+lone call goes out at once, and the more callers there are, the more each commit carries.
+
+Calls that need different locks never share one. If they did, a publish to one key could wait for a
+transaction that holds another; and if the one who waits is that transaction's owner, for ever: the
+database sees only half of that circle.
 
 Each call still gets its own result or its own error: when a shared transaction is refused, its
 calls are repeated one by one.
@@ -13,7 +16,7 @@ import asyncio
 import contextlib
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 
 from rowmq.drivers.forking import after_fork
 from rowmq.errors import ConnectionLost, RowMQError, TransientError
@@ -50,45 +53,60 @@ class Call:
         return self.result
 
 
+class Lane:
+    """The calls that wait for one lock; `led` says that one of them is publishing."""
+
+    __slots__ = ("led", "waiting")
+
+    def __init__(self) -> None:
+        self.waiting: deque[Call] = deque()
+        self.led = False
+
+
 class Combiner:
     """Combines the calls of threads.
 
-    A caller who finds nobody leading leads: it publishes all that wait, wakes their callers, and
-    then wakes one of those who have come meanwhile, to lead next. So callers whose messages are out
-    are free to bring more while the next transaction runs.
+    A caller who finds nobody leading its lane leads: it publishes all that wait, wakes their
+    callers, and then wakes one of those who have come meanwhile, to lead next. So callers whose
+    messages are out are free to bring more while the next transaction runs.
     """
 
-    def __init__(self, publish: Callable[[list[Entry]], Sequence[PublishResult]]) -> None:
+    def __init__(
+        self,
+        publish: Callable[[list[Entry]], Sequence[PublishResult]],
+        lane_of: Callable[[Entry], Hashable],
+    ) -> None:
         self._publish = publish
+        self._lane_of = lane_of
         self.reset()
         after_fork(self)
 
     def reset(self) -> None:
         """Nobody waits and nobody leads: at the start, and in a forked child."""
         self._lock = threading.Lock()
-        self._waiting: deque[Call] = deque()
-        self._led = False
+        self._lanes: dict[Hashable, Lane] = {}
 
     def submit(self, entry: Entry) -> PublishResult:
         """Publish one message, perhaps together with others."""
-        call = Call(entry)
+        call, name = Call(entry), self._lane_of(entry)
         call.woken.acquire()
         with self._lock:
-            self._waiting.append(call)
-            leads = call.leads = not self._led
-            self._led = True
+            lane = self._lanes.setdefault(name, Lane())
+            lane.waiting.append(call)
+            leads = call.leads = not lane.led
+            lane.led = True
         try:
             if not leads:
                 call.woken.acquire()  # until its message is out, or it is to lead
             while not call.done:
-                self._publish_next()
+                self._publish_next(lane)
         finally:
-            self._leave(call)
+            self._leave(name, lane, call)
         return call.outcome()
 
-    def _publish_next(self) -> None:
+    def _publish_next(self, lane: Lane) -> None:
         with self._lock:
-            calls = take(self._waiting)
+            calls = take(lane.waiting)
         try:
             self._settle(calls)
         except BaseException:
@@ -105,18 +123,19 @@ class Combiner:
             for call in calls:
                 call.woken.release()
 
-    def _leave(self, call: Call) -> None:
+    def _leave(self, name: Hashable, lane: Lane, call: Call) -> None:
         """Go, whether published or interrupted; who leads hands over to the next one waiting."""
         with self._lock:
             if not call.done:  # nobody is to publish what its caller has given up
                 with contextlib.suppress(ValueError):
-                    self._waiting.remove(call)
+                    lane.waiting.remove(call)
             if not call.leads:
                 return
-            self._led = bool(self._waiting)
-            if self._led:
-                self._waiting[0].leads = True
-                self._waiting[0].woken.release()
+            if lane.waiting:
+                lane.waiting[0].leads = True
+                lane.waiting[0].woken.release()
+            else:
+                del self._lanes[name]
 
     def _settle(self, calls: list[Call]) -> None:
         try:
@@ -133,36 +152,43 @@ class Combiner:
 
 
 class AsyncCombiner:
-    """Combines the calls of tasks. One task publishes, apart from its callers: so a caller that is
-    cancelled takes nobody else with it.
+    """Combines the calls of tasks. One task publishes for a lane, apart from its callers: so a
+    caller that is cancelled takes nobody else with it.
     """
 
     def __init__(
-        self, publish: Callable[[list[Entry]], Awaitable[Sequence[PublishResult]]]
+        self,
+        publish: Callable[[list[Entry]], Awaitable[Sequence[PublishResult]]],
+        lane_of: Callable[[Entry], Hashable],
     ) -> None:
         self._publish = publish
+        self._lane_of = lane_of
         self.reset()
         after_fork(self)
 
     def reset(self) -> None:
         """Nobody waits: at the start, and in a forked child."""
-        self._waiting: deque[Call] = deque()
+        self._lanes: dict[Hashable, deque[Call]] = {}
         self._changed: dict[Call, asyncio.Future[None]] = {}
-        self._task: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
 
     async def submit(self, entry: Entry) -> PublishResult:
         """Publish one message, perhaps together with others."""
-        call = Call(entry)
+        call, name = Call(entry), self._lane_of(entry)
         self._changed[call] = asyncio.get_running_loop().create_future()
-        self._waiting.append(call)
-        if self._task is None:
-            self._task = asyncio.create_task(self._work(), name="rowmq-publish")
+        waiting = self._lanes.get(name)
+        if waiting is None:
+            waiting = self._lanes[name] = deque()
+            task = asyncio.create_task(self._work(name, waiting), name="rowmq-publish")
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        waiting.append(call)
         try:
             await self._changed[call]
         except BaseException:
             # Cancelled while waiting: nobody is to publish what its caller has given up.
             with contextlib.suppress(ValueError):
-                self._waiting.remove(call)
+                waiting.remove(call)
             raise
         finally:
             self._changed.pop(call, None)
@@ -170,20 +196,20 @@ class AsyncCombiner:
 
     async def close(self) -> None:
         """Wait until what was submitted is out."""
-        if self._task is not None:
-            await asyncio.wait({self._task})
+        if self._tasks:
+            await asyncio.wait(set(self._tasks))
 
-    async def _work(self) -> None:
+    async def _work(self, name: Hashable, waiting: deque[Call]) -> None:
         calls: list[Call] = []
         try:
-            while self._waiting:
-                calls = take(self._waiting)
+            while waiting:
+                calls = take(waiting)
                 await self._settle(calls)
                 self._wake(calls)
         except BaseException:
             # The loop is being shut down around us: nobody may be left waiting for ever.
-            calls += self._waiting
-            self._waiting.clear()
+            calls += waiting
+            waiting.clear()
             refuse(
                 [call for call in calls if not call.done],
                 ConnectionLost("publishing was cancelled; whether this message is out is unknown"),
@@ -191,7 +217,7 @@ class AsyncCombiner:
             self._wake(calls)
             raise
         finally:
-            self._task = None
+            self._lanes.pop(name, None)
 
     def _wake(self, calls: list[Call]) -> None:
         for call in calls:

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import secrets
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
@@ -82,6 +83,28 @@ async def test_other_partitions_do_not_wait_for_one_held_open(
         async with asyncio.timeout(5):
             await quick.publish("orders", "quick", key="other")
             await quick.publish("orders", "quick", key="new")
+
+
+async def test_a_key_held_open_makes_no_other_publish_of_the_client_wait(
+    connect: Connect, database: Database
+) -> None:
+    """Single publishes share transactions, but only with those that wait for the same lock."""
+    if database.name == "sqlite":
+        return  # one writer at a time is what SQLite is
+    mq = await connect(database.url)
+    # A name nobody used: MySQL locks the gaps around rows that were deleted and not yet purged.
+    topic = secrets.token_hex(8)
+    async with mq.transaction() as tx:
+        await tx.publish(topic, "held open", key="hot")
+        waiting = [asyncio.create_task(mq.publish(topic, n, key="hot")) for n in range(3)]
+        await asyncio.sleep(0.1)
+        async with asyncio.timeout(5):
+            # The owner of the lock publishes too: behind the others it would wait for itself.
+            await mq.publish(topic, "by the owner", key="x")
+            await asyncio.gather(*(mq.publish(topic, n, key=f"cold{n}") for n in range(10)))
+        assert not any(task.done() for task in waiting)
+    await asyncio.gather(*waiting)
+    assert len(await mq.read(topic, key="hot")) == 4
 
 
 class SequenceTopics(PostgresTopics):

@@ -25,6 +25,11 @@ from tests.unit.drivers.test_pool import exit_code, fork
 WAIT = 10
 
 
+def one_lane(_: Entry) -> str:
+    """As if all needed the same lock."""
+    return "one"
+
+
 def entry(id: str, payload: object = "x") -> Entry:
     return prepare("t", Message(payload=payload, id=id))
 
@@ -75,7 +80,7 @@ def crowd(
     assert gate.entered.wait(WAIT)
     for place, id in enumerate(ids, 1):
         calls[id] = threads.submit(combiner.submit, entry(id))
-        wait_until(lambda place=place: len(combiner._waiting) == place)  # type: ignore[misc]
+        wait_until(lambda place=place: len(combiner._lanes["one"].waiting) == place)  # type: ignore[misc]
     return calls
 
 
@@ -86,7 +91,7 @@ def test_a_lone_call_goes_out_at_once() -> None:
         batches.append(len(entries))
         return published(entries)
 
-    combiner = Combiner(publish)
+    combiner = Combiner(publish, one_lane)
     assert combiner.submit(entry("a")).id == "a"
     assert combiner.submit(entry("b")).id == "b"
     assert batches == [1, 1]
@@ -94,7 +99,7 @@ def test_a_lone_call_goes_out_at_once() -> None:
 
 def test_waiting_calls_go_out_together_in_their_order(threads: ThreadPoolExecutor) -> None:
     gate = Gate()
-    combiner = Combiner(gate)
+    combiner = Combiner(gate, one_lane)
     ids = [f"n{n}" for n in range(20)]
     calls = crowd(combiner, gate, threads, ids)
     gate.open.set()
@@ -109,7 +114,7 @@ def test_a_refused_transaction_is_repeated_one_by_one(threads: ThreadPoolExecuto
         return published(entries)
 
     gate = Gate(refuse_bad)
-    combiner = Combiner(gate)
+    combiner = Combiner(gate, one_lane)
     calls = crowd(combiner, gate, threads, ["good1", "bad1", "good2", "bad2"])
     gate.open.set()
     for id, call in calls.items():
@@ -126,7 +131,7 @@ def test_a_transient_error_is_everybodys_own(threads: ThreadPoolExecutor) -> Non
         return published(entries)
 
     gate = Gate(refuse_many)
-    combiner = Combiner(gate)
+    combiner = Combiner(gate, one_lane)
     calls = crowd(combiner, gate, threads, ["a", "b", "c"])
     gate.open.set()
     errors = [calls[id].exception(WAIT) for id in "abc"]
@@ -146,7 +151,7 @@ def test_an_interrupted_leader_leaves_nobody_hanging(threads: ThreadPoolExecutor
         return published(entries)
 
     gate = Gate(interrupt)
-    combiner = Combiner(gate)
+    combiner = Combiner(gate, one_lane)
     calls = crowd(combiner, gate, threads, ["a", "b", "c"])
     gate.open.set()
     kinds = sorted(type(calls[id].exception(WAIT)).__name__ for id in "abc")
@@ -163,7 +168,7 @@ def test_an_interrupt_while_repeating_leaves_nobody_hanging(threads: ThreadPoolE
         return published(entries)
 
     gate = Gate(refuse_then_interrupt)
-    combiner = Combiner(gate)
+    combiner = Combiner(gate, one_lane)
     calls = crowd(combiner, gate, threads, ["a", "b", "c", "d"])
     gate.open.set()
     outcomes = [calls[id].exception(WAIT) for id in "abcd"]
@@ -176,7 +181,7 @@ def test_an_interrupt_while_repeating_leaves_nobody_hanging(threads: ThreadPoolE
 
 def test_too_few_results_leave_nobody_hanging(threads: ThreadPoolExecutor) -> None:
     gate = Gate(lambda entries: published(entries)[:1])
-    combiner = Combiner(gate)
+    combiner = Combiner(gate, one_lane)
     calls = crowd(combiner, gate, threads, ["a", "b"])
     gate.open.set()
     outcomes = [calls[id].exception(WAIT) for id in "ab"]
@@ -189,7 +194,7 @@ def test_a_transaction_carries_only_so_many_calls_and_bytes(
 ) -> None:
     monkeypatch.setattr(combining, "CALLS_MAX", 2)
     gate = Gate()
-    combiner = Combiner(gate)
+    combiner = Combiner(gate, one_lane)
     calls = crowd(combiner, gate, threads, ["a", "b", "c"])
     gate.open.set()
     for call in calls.values():
@@ -199,7 +204,7 @@ def test_a_transaction_carries_only_so_many_calls_and_bytes(
 
 def test_a_call_larger_than_a_transaction_goes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(combining, "BYTES_MAX", 10)
-    assert Combiner(published).submit(entry("large", "x" * 100)).id == "large"
+    assert Combiner(published, one_lane).submit(entry("large", "x" * 100)).id == "large"
 
 
 def test_many_threads_on_a_real_file_get_their_own_results(tmp_path: Path) -> None:
@@ -222,7 +227,7 @@ def test_many_threads_on_a_real_file_get_their_own_results(tmp_path: Path) -> No
 
 def test_a_fork_while_others_wait_leaves_the_child_free(threads: ThreadPoolExecutor) -> None:
     gate = Gate()
-    combiner = Combiner(gate)
+    combiner = Combiner(gate, one_lane)
     calls = crowd(combiner, gate, threads, ["a", "b"])
 
     def work() -> None:
@@ -262,13 +267,13 @@ async def async_crowd(
     for id in ids:
         calls[id] = asyncio.create_task(combiner.submit(entry(id)))
     await asyncio.sleep(0)
-    assert len(combiner._waiting) == len(ids)
+    assert len(combiner._lanes["one"]) == len(ids)
     return calls
 
 
 async def test_waiting_tasks_go_out_together() -> None:
     gate = AsyncGate()
-    combiner = AsyncCombiner(gate)
+    combiner = AsyncCombiner(gate, one_lane)
     ids = [f"n{n}" for n in range(50)]
     calls = await async_crowd(combiner, gate, ids)
     gate.open.set()
@@ -284,7 +289,7 @@ async def test_each_task_gets_its_own_error() -> None:
         return published(entries)
 
     gate = AsyncGate(refuse_bad)
-    combiner = AsyncCombiner(gate)
+    combiner = AsyncCombiner(gate, one_lane)
     calls = await async_crowd(combiner, gate, ["good", "bad"])
     gate.open.set()
     assert (await calls["good"]).id == "good"
@@ -299,7 +304,7 @@ async def test_a_transient_error_is_every_tasks_own() -> None:
         return published(entries)
 
     gate = AsyncGate(refuse_many)
-    combiner = AsyncCombiner(gate)
+    combiner = AsyncCombiner(gate, one_lane)
     calls = await async_crowd(combiner, gate, ["a", "b"])
     gate.open.set()
     results = await asyncio.gather(*calls.values(), return_exceptions=True)
@@ -309,7 +314,7 @@ async def test_a_transient_error_is_every_tasks_own() -> None:
 
 async def test_a_cancelled_waiter_is_not_published() -> None:
     gate = AsyncGate()
-    combiner = AsyncCombiner(gate)
+    combiner = AsyncCombiner(gate, one_lane)
     calls = await async_crowd(combiner, gate, ["a", "given up", "c"])
     calls["given up"].cancel()
     await asyncio.sleep(0)
@@ -321,7 +326,7 @@ async def test_a_cancelled_waiter_is_not_published() -> None:
 
 async def test_a_cancelled_caller_takes_nobody_with_it() -> None:
     gate = AsyncGate()
-    combiner = AsyncCombiner(gate)
+    combiner = AsyncCombiner(gate, one_lane)
     calls = await async_crowd(combiner, gate, ["a"])
     calls["first"].cancel()
     await asyncio.sleep(0)
@@ -332,10 +337,10 @@ async def test_a_cancelled_caller_takes_nobody_with_it() -> None:
 
 async def test_when_the_publishing_task_is_cancelled_nobody_hangs() -> None:
     gate = AsyncGate()
-    combiner = AsyncCombiner(gate)
+    combiner = AsyncCombiner(gate, one_lane)
     calls = await async_crowd(combiner, gate, ["a", "b"])
-    assert combiner._task is not None
-    combiner._task.cancel()
+    (task,) = combiner._tasks
+    task.cancel()
     results = await asyncio.gather(*calls.values(), return_exceptions=True)
     assert [type(r) for r in results] == [ConnectionLost] * 3
     assert all(isinstance(r, TransientError) for r in results)
@@ -344,7 +349,7 @@ async def test_when_the_publishing_task_is_cancelled_nobody_hangs() -> None:
 
 async def test_closing_waits_for_what_was_submitted() -> None:
     gate = AsyncGate()
-    combiner = AsyncCombiner(gate)
+    combiner = AsyncCombiner(gate, one_lane)
     calls = await async_crowd(combiner, gate, ["a"])
     closing = asyncio.create_task(combiner.close())
     await asyncio.sleep(0)
@@ -363,6 +368,39 @@ def test_an_async_client_can_be_used_by_one_loop_after_another() -> None:
         await asyncio.sleep(0)
         return published(entries)
 
-    combiner = AsyncCombiner(answer)
+    combiner = AsyncCombiner(answer, one_lane)
     assert asyncio.run(publish(combiner)) == "a"
     assert asyncio.run(publish(combiner)) == "a"
+
+
+def test_calls_of_other_lanes_do_not_wait(threads: ThreadPoolExecutor) -> None:
+    gate = Gate()
+    combiner = Combiner(gate, lambda entry: entry.key)
+    held = threads.submit(combiner.submit, prepare("t", Message(payload=1, key="held", id="held")))
+    assert gate.entered.wait(WAIT)
+    free = prepare("t", Message(payload=1, key="free", id="free"))
+    assert combiner.submit(free).id == "free"
+    assert not held.done()
+    gate.open.set()
+    assert held.result(WAIT).id == "held"
+    assert combiner._lanes == {}
+
+
+async def test_tasks_of_other_lanes_do_not_wait() -> None:
+    opened = asyncio.Event()
+
+    async def publish(entries: list[Entry]) -> list[PublishResult]:
+        if entries[0].key == "held":
+            await opened.wait()
+        return published(entries)
+
+    combiner = AsyncCombiner(publish, lambda entry: entry.key)
+    submit = combiner.submit(prepare("t", Message(payload=1, key="held", id="held")))
+    held = asyncio.create_task(submit)
+    await asyncio.sleep(0)
+    free = prepare("t", Message(payload=1, key="free", id="free"))
+    assert (await combiner.submit(free)).id == "free"
+    assert not held.done()
+    opened.set()
+    assert (await held).id == "held"
+    assert combiner._lanes == {}

@@ -6,7 +6,7 @@ it takes the write lock at once, waiting for it if need be, where a read first a
 would fail as soon as another writer came between.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 
 from rowmq.store.dialect import Dialect
 from rowmq.store.schema import Schema
@@ -15,6 +15,7 @@ from rowmq.store.store import Store
 from rowmq.store.topics import (
     MESSAGE_COLUMNS,
     Counter,
+    Entry,
     Partition,
     Placed,
     Span,
@@ -36,6 +37,9 @@ class SQLiteDialect(Dialect):
 
 
 class SQLiteTopics(StepwiseTopics):
+    def lock_of(self, entry: Entry) -> Hashable:  # noqa: ARG002 - it is the same for all
+        return "the file"
+
     def lock_partitions(
         self, partitions: Sequence[Partition]
     ) -> Operation[dict[Partition, Counter]]:

@@ -11,7 +11,7 @@ This module holds the course of events. The SQL that differs in shape is in each
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -135,6 +135,10 @@ class Topics(ABC):
         `alone` says that no caller's transaction is open around it. Partitions are locked in
         sorted order, so that two batches wait for each other but never in a circle.
         """
+
+    def lock_of(self, entry: Entry) -> Hashable:
+        """Names the lock that publishing an entry waits for: its partition's counter."""
+        return entry.partition
 
     def runs(self, entries: Sequence[Entry]) -> Iterable[list[Entry]]:
         """The entries in runs of one statement each."""
