@@ -26,7 +26,7 @@ from rowmq.engine import Engine, Options, open_async_engine, open_engine, store_
 from rowmq.errors import Closed, InvalidInput, InvalidOption, Locked, SchemaError, SchemaTooNew
 from rowmq.message import Message, Migration, PublishResult, TopicInfo
 from rowmq.naming import check_key, check_topic
-from rowmq.store.dialect import DEFAULT_PREFIX
+from rowmq.store.dialect import DEFAULT_LOCK_SECONDS, DEFAULT_PREFIX
 from rowmq.store.statement import Operation, Result
 from rowmq.store.topics import Entry, check_limit, prepare
 from rowmq.times import Duration, to_micros
@@ -54,6 +54,7 @@ def connect(
     pool_size: int = 10,
     pool_timeout: Duration = 30.0,
     connect_timeout: Duration = 10.0,
+    lock_timeout: Duration = DEFAULT_LOCK_SECONDS,
     retry_for: Duration = 10.0,
     prepared_statements: bool = True,
     auto_migrate: bool = True,
@@ -62,9 +63,10 @@ def connect(
 
     `url` is `sqlite:///queue.db`, `sqlite://` (memory), `postgresql://...`, `mysql://...` or
     `mariadb://...`. `prefix` and, on PostgreSQL, `schema` say where the tables are. At most
-    `pool_size` connections are opened; a call waits `pool_timeout` for a free one. Transient errors
-    are retried for `retry_for`. Turn `prepared_statements` off behind PgBouncer. `auto_migrate`
-    says whether SQLite creates and updates its tables here.
+    `pool_size` connections are opened; a call waits `pool_timeout` for a free one, and
+    `lock_timeout` for what another transaction has locked. Transient errors are retried for
+    `retry_for`. Turn `prepared_statements` off behind PgBouncer. `auto_migrate` says whether
+    SQLite creates and updates its tables here.
 
     Raises `UnknownScheme`, `InvalidURL`, `MissingExtra`, `DatabaseUnreachable`,
     `AuthenticationFailed`, `NotADatabase` or `SchemaTooNew`. SQLite is migrated at once; a server
@@ -76,6 +78,7 @@ def connect(
         pool_size=pool_size,
         pool_timeout=pool_timeout,
         connect_timeout=connect_timeout,
+        lock_timeout=lock_timeout,
         retry_for=retry_for,
         prepared_statements=prepared_statements,
     )
@@ -96,6 +99,7 @@ async def connect_async(
     pool_size: int = 10,
     pool_timeout: Duration = 30.0,
     connect_timeout: Duration = 10.0,
+    lock_timeout: Duration = DEFAULT_LOCK_SECONDS,
     retry_for: Duration = 10.0,
     prepared_statements: bool = True,
     auto_migrate: bool = True,
@@ -107,6 +111,7 @@ async def connect_async(
         pool_size=pool_size,
         pool_timeout=pool_timeout,
         connect_timeout=connect_timeout,
+        lock_timeout=lock_timeout,
         retry_for=retry_for,
         prepared_statements=prepared_statements,
     )

@@ -16,7 +16,7 @@ import msgspec
 
 from rowmq.drivers.base import AsyncDriver, Limits, SyncDriver
 from rowmq.errors import InvalidOption, InvalidURL, MissingExtra, UnknownScheme
-from rowmq.store.dialect import DEFAULT_PREFIX
+from rowmq.store.dialect import DEFAULT_LOCK_SECONDS, DEFAULT_PREFIX
 from rowmq.store.mysql import mysql_store
 from rowmq.store.postgres import postgres_store
 from rowmq.store.sqlite import sqlite_store
@@ -56,6 +56,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     pool_size: int = 10
     pool_timeout: Duration = 30.0
     connect_timeout: Duration = 10.0
+    lock_timeout: Duration = DEFAULT_LOCK_SECONDS
     retry_for: Duration = 10.0
     prepared_statements: bool = True
 
@@ -89,17 +90,20 @@ def open_async_engine(url: str, options: Options) -> Engine[AsyncDriver]:
 def resolve(url: str, options: Options) -> tuple[str, Store, ModuleType, Any]:
     """The database of a URL, its operations, its driver's module, and what to connect to."""
     url, parts, database = split(url)
-    store = store_for(database, prefix=options.prefix, schema=options.schema)
+    lock_timeout = to_seconds(options.lock_timeout, name="lock_timeout")
+    store = store_for(
+        database, prefix=options.prefix, schema=options.schema, lock_timeout=lock_timeout
+    )
     module = importlib.import_module(f"rowmq.drivers.{database}")
     return database, store, module, TARGETS[database](url, parts)
 
 
-def store_for(database: str, *, prefix: str, schema: str | None) -> Store:
+def store_for(database: str, **options: Any) -> Store:
     """The operations for a database by its name, or the scheme of its URLs."""
     known = SCHEMES.get(database)
     if known is None:
         refuse_scheme(database)
-    return STORES[known](prefix=prefix, schema=schema)
+    return STORES[known](**options)
 
 
 def split(url: str) -> tuple[str, SplitResult, str]:
@@ -149,6 +153,7 @@ def limits_of(options: Options) -> Limits:
         pool_size=size,
         pool_timeout=to_seconds(options.pool_timeout, name="pool_timeout"),
         connect_timeout=to_seconds(options.connect_timeout, name="connect_timeout"),
+        lock_timeout=to_seconds(options.lock_timeout, name="lock_timeout"),
         retry_for=to_seconds(options.retry_for, name="retry_for"),
         prepared_statements=options.prepared_statements,
     )

@@ -266,6 +266,19 @@ async def test_sqlite_waits_for_another_writer(connect: Connect, database: Datab
     assert (await waiting).offset == 1
 
 
+async def test_a_lock_is_not_waited_for_for_ever(connect: Connect, database: Database) -> None:
+    """As when `mq.publish` is written for `tx.publish`."""
+    mq = await connect(database.url, lock_timeout=1, retry_for=0)
+    await mq.publish("t", 0, key="k")
+    async with mq.transaction() as tx:
+        await tx.publish("t", "inside", key="k")
+        with pytest.raises(errors.Locked, match=r"tx\.publish"):
+            await mq.publish("t", "outside", key="k")
+        with pytest.raises(errors.Locked, match=r"tx\.publish"):
+            await mq.publish_many("t", [Message(payload=1, key="k", id="x")])
+    assert [m.payload for m in await mq.read("t")] == [0, "inside"]
+
+
 async def test_an_exhausted_pool_says_so(connect: Connect, database: Database) -> None:
     mq = await connect(database.url, pool_size=1, pool_timeout=0.2)
     async with mq.transaction() as tx:

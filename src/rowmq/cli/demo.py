@@ -4,7 +4,7 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import typer
+import click
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
@@ -18,6 +18,7 @@ ORDERS = 200
 PUBLISHERS = 8
 
 
+@click.command()
 def demo() -> None:
     """Publish and read on SQLite, in a few seconds, in a directory that is removed afterwards."""
     console = Console(highlight=False)
@@ -98,7 +99,7 @@ def verify(
         "a transaction that failed took its message with it": rolled_back,
     }
     for promise, held in promises.items():
-        console.print("[green]✔[/]" if held else "[red]✘[/]", promise)
+        console.print("[green]held[/] " if held else "[red]BROKEN[/]", promise)
     if not all(promises.values()):
-        raise typer.Exit(1)
+        raise click.exceptions.Exit(1)
     console.print("Next: the example in README.md, or [bold]rowmq --help[/]")

@@ -1,10 +1,8 @@
 """The `rowmq` command: one file per subcommand, each using the public API only."""
 
 import sys
-from typing import Annotated
 
-import typer
-from rich.console import Console
+import click
 
 import rowmq
 from rowmq.cli.demo import demo
@@ -14,32 +12,16 @@ from rowmq.errors import RowMQError
 
 __all__ = ["app", "main"]
 
-app = typer.Typer(
-    name="rowmq",
-    help="The message queue inside the database you already run.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-app.command()(demo)
-app.command()(migrate)
-app.command()(sql)
 
-
-def show_version(wanted: bool) -> None:
-    if wanted:
-        typer.echo(f"rowmq {rowmq.__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def options(
-    version: Annotated[
-        bool,
-        typer.Option("--version", help="Show the version.", callback=show_version, is_eager=True),
-    ] = False,
-) -> None:
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(rowmq.__version__, prog_name="rowmq", message="%(prog)s %(version)s")
+def app() -> None:
     """The message queue inside the database you already run."""
+
+
+app.add_command(demo)
+app.add_command(migrate)
+app.add_command(sql)
 
 
 def main() -> None:
@@ -47,8 +29,6 @@ def main() -> None:
     try:
         app()
     except RowMQError as error:
-        Console(stderr=True, highlight=False).print(
-            f"[bold red]error:[/] {type(error).__name__}:", end=" "
-        )
-        typer.echo(str(error), err=True)
+        click.secho("error: ", fg="red", bold=True, err=True, nl=False)
+        click.echo(f"{type(error).__name__}: {error}", err=True)
         sys.exit(1)

@@ -1,34 +1,33 @@
 """`rowmq migrate`: bring the tables up to date."""
 
-from typing import Annotated
-
+import click
 import msgspec
-import typer
 
 import rowmq
-from rowmq.cli.options import URL, AsJSON, Prefix, Schema
+from rowmq.cli import options
 
 __all__ = ["migrate"]
 
 
-def migrate(
-    url: URL,
-    prefix: Prefix = rowmq.DEFAULT_PREFIX,
-    schema: Schema = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the SQL that would run, and change nothing.")
-    ] = False,
-    as_json: AsJSON = False,
-) -> None:
-    """Create RowMQ's tables, or bring them up to date. Safe to run from many places at once."""
+@click.command()
+@options.url
+@options.prefix
+@options.schema
+@click.option("--dry-run", is_flag=True, help="Print the SQL that would run, and run none of it.")
+@options.as_json
+def migrate(url: str, prefix: str, schema: str | None, *, dry_run: bool, as_json: bool) -> None:
+    """Create RowMQ's tables, or bring them up to date.
+
+    Safe to run from many places at once.
+    """
     with rowmq.connect(url, prefix=prefix, schema=schema, auto_migrate=False) as mq:
         migrations = mq.migrate(dry_run=dry_run)
     if as_json:
-        typer.echo(msgspec.json.encode(migrations))
+        click.echo(msgspec.json.encode(migrations))
     elif dry_run:
-        typer.echo("\n".join(migration.sql for migration in migrations) or "-- up to date")
+        click.echo("\n".join(migration.sql for migration in migrations) or "-- up to date")
     elif migrations:
         for migration in migrations:
-            typer.echo(f"applied {migration.version:04} {migration.name}")
+            click.echo(f"applied {migration.version:04} {migration.name}")
     else:
-        typer.echo("up to date")
+        click.echo("up to date")

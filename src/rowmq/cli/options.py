@@ -1,29 +1,33 @@
 """Options that several commands share."""
 
-from typing import Annotated
+import click
 
-import typer
+import rowmq
 
-__all__ = ["URL", "AsJSON", "Prefix", "Schema"]
+__all__ = ["as_json", "prefix", "schema", "url"]
 
-URL = Annotated[
-    str,
-    typer.Option(
-        "--url",
-        envvar="ROWMQ_URL",
-        help="The database, as in postgresql://user:password@host/database.",
-        show_envvar=True,
-    ),
-]
+url = click.option(
+    "--url",
+    envvar="ROWMQ_URL",
+    show_envvar=True,
+    required=True,
+    help="The database, as in postgresql://user:password@host/database.",
+)
 
-Prefix = Annotated[
-    str,
-    typer.Option("--prefix", envvar="ROWMQ_PREFIX", help="What the tables' names begin with."),
-]
+prefix = click.option(
+    "--prefix",
+    envvar="ROWMQ_PREFIX",
+    show_envvar=True,
+    default=rowmq.DEFAULT_PREFIX,
+    show_default=True,
+    help="What the tables' names begin with.",
+)
 
-Schema = Annotated[
-    str | None,
-    typer.Option("--schema", envvar="ROWMQ_SCHEMA", help="The PostgreSQL schema of the tables."),
-]
+schema = click.option(
+    "--schema",
+    envvar="ROWMQ_SCHEMA",
+    show_envvar=True,
+    help="The PostgreSQL schema of the tables.",
+)
 
-AsJSON = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")

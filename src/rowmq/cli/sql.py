@@ -1,32 +1,21 @@
 """`rowmq sql`: the schema as text."""
 
-from enum import StrEnum
-from typing import Annotated
-
-import typer
+import click
 
 import rowmq
-from rowmq.cli.options import Prefix, Schema
+from rowmq.cli import options
 
 __all__ = ["sql"]
 
 
-class Database(StrEnum):
-    """A database whose SQL can be printed."""
+@click.command()
+@click.argument("database", type=click.Choice(["postgresql", "mysql", "mariadb", "sqlite"]))
+@options.prefix
+@options.schema
+def sql(database: str, prefix: str, schema: str | None) -> None:
+    """Print the SQL that creates all tables in a DATABASE.
 
-    POSTGRESQL = "postgresql"
-    MYSQL = "mysql"
-    MARIADB = "mariadb"
-    SQLITE = "sqlite"
-
-
-def sql(
-    database: Annotated[Database, typer.Argument(help="Which database the SQL is for.")],
-    prefix: Prefix = rowmq.DEFAULT_PREFIX,
-    schema: Schema = None,
-) -> None:
-    """Print the SQL that creates all tables: for review, or for Alembic and Django.
-
-    The text is the same every time. A database it was applied to needs no `rowmq migrate`.
+    For review, or for Alembic and Django. The text is the same every time. A database it was
+    applied to needs no `rowmq migrate`.
     """
-    typer.echo(rowmq.schema_sql(database.value, prefix=prefix, schema=schema), nl=False)
+    click.echo(rowmq.schema_sql(database, prefix=prefix, schema=schema), nl=False)

@@ -64,6 +64,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     pool_size: int
     pool_timeout: float
     connect_timeout: float
+    lock_timeout: float
     retry_for: float
     prepared_statements: bool
 

@@ -34,7 +34,10 @@ _AUTH = "the server refused the user or password; check the URL"
 _LOST = "the connection to the database was lost"
 _DEADLOCK = "the database ended this transaction to resolve a deadlock"
 _UNORDERED = "the database could not order this transaction among others"
-_LOCKED = "a lock was not released in time"
+_LOCKED = (
+    "another transaction holds what this one needs, and has not ended in time; if it is one of "
+    "your own, publish inside it (tx.publish, or connection=), or end it first"
+)
 _UNIQUE = "a row with this key exists"
 _UNREACHABLE = "no connection to the server; is it running, and are host and port right?"
 _READ_ONLY = "the server is read-only; after a failover, the next connection finds the new primary"
@@ -44,6 +47,7 @@ _Table = dict[str, tuple[type[RowMQError], str]]
 _POSTGRES: _Table = {
     "23505": (UniqueViolation, _UNIQUE),
     "25006": (ConnectionLost, _READ_ONLY),
+    "25P02": (DatabaseError, "an earlier statement of this transaction failed; roll it back"),
     "25P03": (ConnectionLost, _LOST),
     "28000": (AuthenticationFailed, _AUTH),
     "28P01": (AuthenticationFailed, _AUTH),
@@ -85,8 +89,8 @@ _MYSQL: dict[int, tuple[type[RowMQError], str]] = {
 }
 
 _SQLITE: dict[int, tuple[type[RowMQError], str]] = {
-    sqlite3.SQLITE_BUSY: (Locked, "another process holds the write lock"),
-    sqlite3.SQLITE_LOCKED: (Locked, "another connection holds the table"),
+    sqlite3.SQLITE_BUSY: (Locked, _LOCKED),
+    sqlite3.SQLITE_LOCKED: (Locked, _LOCKED),
     sqlite3.SQLITE_CANTOPEN: (
         DatabaseUnreachable,
         "the file cannot be opened; does its directory exist, and may this user write there?",

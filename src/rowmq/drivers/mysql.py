@@ -23,9 +23,10 @@ __all__ = ["AsyncmySession", "PyMySQLSession", "async_driver", "sync_driver"]
 
 FOUND_ROWS = 2
 ISOLATION = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"
-STRICT = (
+SETTINGS = (
     "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ZERO_IN_DATE,NO_ZERO_DATE,"
-    "ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION'"
+    "ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION', "
+    "SESSION innodb_lock_wait_timeout = %s"
 )
 PACKET = "SELECT @@max_allowed_packet"
 PACKET_ROOM_BYTES = 1024
@@ -126,7 +127,7 @@ def open_pymysql(options: Mapping[str, Any], limits: Limits) -> PyMySQLSession:
         )
         connection._read_timeout = None  # type: ignore[attr-defined]  # noqa: SLF001 - queries may
         with connection.cursor() as cursor:
-            cursor.execute(STRICT)
+            cursor.execute(SETTINGS, (max(1, round(limits.lock_timeout)),))
             cursor.execute(PACKET)
             (packet_bytes_max,) = cursor.fetchone()
     except (pymysql.Error, OSError) as error:
@@ -152,7 +153,7 @@ async def open_asyncmy(options: Mapping[str, Any], limits: Limits) -> AsyncmySes
             connection = await asyncmy.connect(**arguments(options, limits))
         refuse_if_cancelled(connection, cancelled)
         async with connection.cursor() as cursor:
-            await cursor.execute(STRICT)
+            await cursor.execute(SETTINGS, (max(1, round(limits.lock_timeout)),))
             await cursor.execute(PACKET)
             (packet_bytes_max,) = await cursor.fetchone()
     except (TimeoutError, MySQLError, OSError) as error:

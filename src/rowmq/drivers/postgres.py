@@ -22,20 +22,27 @@ if TYPE_CHECKING:
 
 __all__ = ["AsyncpgSession", "PsycopgSession", "async_driver", "sync_driver"]
 
-BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED"
+
+def begin_sql(limits: Limits) -> str:
+    """In one exchange. READ COMMITTED, whatever the server's default: a lock that was waited for
+    must be followed by a look at what its owner committed.
+    """
+    millis = round(limits.lock_timeout * 1000)
+    return f"BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = {millis}"
 
 
 class PsycopgSession:
-    """A psycopg connection, or a caller's."""
+    """A psycopg connection."""
 
     translate = staticmethod(postgres_fault)
     sole_is_safe = True
 
-    def __init__(self, connection: "psycopg.Connection[Any]") -> None:
+    def __init__(self, connection: "psycopg.Connection[Any]", limits: Limits) -> None:
         from psycopg import RawCursor  # noqa: PLC0415 - the extra may not be installed
         from psycopg.types.array import ListBinaryDumper  # noqa: PLC0415
 
         self.connection = connection
+        self.begin_sql = begin_sql(limits)
         self.users_cursor: RawCursor[Any] = RawCursor(connection)
         self.cursor: RawCursor[Any] = RawCursor(connection)
         # Arrays go over faster in binary. Our own SQL says its types; a
@@ -43,7 +50,7 @@ class PsycopgSession:
         self.cursor.adapters.register_dumper(list, ListBinaryDumper)
 
     def begin(self) -> None:
-        self.cursor.execute(BEGIN)
+        self.cursor.execute(self.begin_sql)
 
     def commit(self) -> None:
         self.cursor.execute("COMMIT")
@@ -87,20 +94,21 @@ def open_psycopg(url: str, limits: Limits) -> PsycopgSession:
         )
     except psycopg.Error as error:
         raise refused(error) from error
-    return PsycopgSession(connection)
+    return PsycopgSession(connection, limits)
 
 
 class AsyncpgSession:
-    """An asyncpg connection, or a caller's."""
+    """An asyncpg connection."""
 
     translate = staticmethod(postgres_fault)
 
-    def __init__(self, connection: Any, *, sole_is_safe: bool = True) -> None:
+    def __init__(self, connection: Any, limits: Limits) -> None:
         self.connection = connection
-        self.sole_is_safe = sole_is_safe
+        self.begin_sql = begin_sql(limits)
+        self.sole_is_safe = limits.prepared_statements
 
     async def begin(self) -> None:
-        await self.connection.execute(BEGIN)
+        await self.connection.execute(self.begin_sql)
 
     async def commit(self) -> None:
         await self.connection.execute("COMMIT")
@@ -144,7 +152,7 @@ async def open_asyncpg(url: str, limits: Limits) -> AsyncpgSession:
         )
     except (TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
         raise refused(error) from error
-    return AsyncpgSession(connection, sole_is_safe=limits.prepared_statements)
+    return AsyncpgSession(connection, limits)
 
 
 def refused(error: Exception) -> Exception:
@@ -154,7 +162,9 @@ def refused(error: Exception) -> Exception:
         return meaning
     reason = (str(error).strip() or type(error).__name__).splitlines()[0]
     if "password" in reason or "authentication" in reason:
-        return AuthenticationFailed(f"the server refused the user or password ({reason})")
+        return AuthenticationFailed(
+            f"the server refused the user or password; check the URL ({reason})"
+        )
     if "database" in reason and "does not exist" in reason:
         return DatabaseUnreachable(f"the database does not exist; create it ({reason})")
     return DatabaseUnreachable(

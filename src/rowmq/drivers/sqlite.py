@@ -36,7 +36,6 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 VERSION_MIN = (3, 35)
-BUSY_SECONDS = 10.0
 FORK_SECONDS = 1.0
 """How long a fork waits for transactions of other threads: see `forking`."""
 
@@ -81,7 +80,7 @@ class MemoryPool(Pool[SQLiteSession]):
     """The one connection of a database in memory, which lives as long as its client."""
 
     def __init__(self, *, timeout: float) -> None:
-        session = open_session("")
+        session = open_session("", 0)
         super().__init__(lambda: session, size=1, timeout=timeout)
         self.session = session
 
@@ -100,7 +99,7 @@ def sync_driver(path: str, limits: Limits) -> SyncDriver:
     if not path:
         return SyncDriver(MemoryPool(timeout=limits.pool_timeout), retry_for=limits.retry_for)
     pool = Pool[SQLiteSession](
-        partial(open_session, path),
+        partial(open_session, path, limits.lock_timeout),
         size=limits.pool_size,
         timeout=limits.pool_timeout,
         fork_patience=FORK_SECONDS,
@@ -113,11 +112,11 @@ def async_driver(path: str, limits: Limits) -> AsyncDriver:
     return AsyncSQLiteDriver(sync_driver(path, limits), threads=limits.pool_size)
 
 
-def open_session(path: str) -> SQLiteSession:
+def open_session(path: str, lock_timeout: float) -> SQLiteSession:
     try:
         connection = sqlite3.connect(
             path or ":memory:",
-            timeout=BUSY_SECONDS,
+            timeout=lock_timeout,
             isolation_level=None,
             check_same_thread=False,
             cached_statements=256,

@@ -14,9 +14,18 @@ from rowmq.errors import ConfigurationError
 from rowmq.naming import check_identifier
 from rowmq.store.statement import Row
 
-__all__ = ["DEFAULT_PREFIX", "TABLES", "Dialect", "Row", "as_bytes", "as_text"]
+__all__ = [
+    "DEFAULT_LOCK_SECONDS",
+    "DEFAULT_PREFIX",
+    "TABLES",
+    "Dialect",
+    "Row",
+    "as_bytes",
+    "as_text",
+]
 
 DEFAULT_PREFIX = "rowmq_"
+DEFAULT_LOCK_SECONDS = 30.0
 
 TABLES = (
     "migrations",
@@ -57,9 +66,16 @@ class Dialect(ABC):
     statement_bytes_max: ClassVar[int] = 4 * 1024 * 1024
     """How many bytes of values one statement carries before another is begun."""
 
-    def __init__(self, *, prefix: str = DEFAULT_PREFIX, schema: str | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        prefix: str = DEFAULT_PREFIX,
+        schema: str | None = None,
+        lock_timeout: float = DEFAULT_LOCK_SECONDS,
+    ) -> None:
         self.prefix = check_identifier(prefix, what="the table prefix")
         self.schema = schema
+        self.lock_timeout = lock_timeout
         qualifier = self.qualifier(schema)
         self._names = {table: f"{qualifier}{prefix}{table}" for table in TABLES}
         self._names |= {"now": self.now, "prefix": prefix, "qualifier": qualifier}

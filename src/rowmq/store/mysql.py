@@ -159,6 +159,7 @@ class MySQLSchema(Schema):
     unlock_sql = f"SELECT RELEASE_LOCK({lock_name})"
 
 
-def mysql_store(*, prefix: str, schema: str | None) -> Store:
-    dialect = MySQLDialect(prefix=prefix, schema=schema)
+def mysql_store(**options: Any) -> Store:
+    """The operations, for the options of a dialect."""
+    dialect = MySQLDialect(**options)
     return Store(dialect, MySQLTopics(dialect), MySQLSchema(dialect))

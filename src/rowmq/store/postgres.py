@@ -8,6 +8,7 @@ statement, with a new snapshot, sees everything.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from rowmq.errors import SerializationFailure, UniqueViolation
 from rowmq.message import PublishResult
@@ -75,7 +76,8 @@ class PostgresTopics(Topics):
         sql = self.dialect.sql(APPEND_CHECKED if check else APPEND)
         while entries:
             partitions = by_partition(entries)
-            params = (*partition_columns(partitions), *message_columns(partitions))
+            patience = f"{round(self.dialect.lock_timeout * 1000)}ms" if sole else None
+            params = (*partition_columns(partitions), *message_columns(partitions), patience)
             result = yield Statement("topics.append", sql, params, sole=sole)
             if not result.rows:
                 yield from self.refuse(entries)
@@ -163,6 +165,14 @@ _WANTED = """
             AS w (topic, partition_key, messages, largest, place)
     )"""
 
+# How long to wait for the locks: for this transaction only, and only if it is our own.
+_PATIENCE = """,
+    patience AS MATERIALIZED (
+        SELECT set_config(
+            'lock_timeout', COALESCE($11::text, current_setting('lock_timeout')), true
+        ) AS lock_timeout
+    )"""
+
 _NONE_REFUSED = f"""
         NOT EXISTS (
             SELECT FROM wanted v
@@ -195,11 +205,12 @@ _KNOWN = """,
 # or no row at all if a payload is refused.
 _APPEND = (
     _WANTED
+    + _PATIENCE
     + """<known>,
     counters AS (
         INSERT INTO {partitions} AS p (topic, partition_key, next_offset)
         SELECT topic, partition_key, messages + 1 FROM wanted
-        WHERE <none refused><none known>
+        WHERE (SELECT lock_timeout FROM patience) IS NOT NULL AND <none refused><none known>
         ON CONFLICT (topic, partition_key) DO UPDATE
         SET next_offset = p.next_offset + excluded.next_offset - 1
         RETURNING id, topic, partition_key, next_offset
@@ -274,6 +285,7 @@ class PostgresSchema(Schema):
         return "" if schema is None else f'CREATE SCHEMA IF NOT EXISTS "{schema}";\n\n'
 
 
-def postgres_store(*, prefix: str, schema: str | None) -> Store:
-    dialect = PostgresDialect(prefix=prefix, schema=schema)
+def postgres_store(**options: Any) -> Store:
+    """The operations, for the options of a dialect."""
+    dialect = PostgresDialect(**options)
     return Store(dialect, PostgresTopics(dialect), PostgresSchema(dialect))

@@ -7,6 +7,7 @@ would fail as soon as another writer came between.
 """
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import Any
 
 from rowmq.store.dialect import Dialect
 from rowmq.store.schema import Schema
@@ -126,6 +127,7 @@ class SQLiteSchema(Schema):
     exists_sql = "SELECT COUNT(*) FROM sqlite_master WHERE type = 'table' AND name = ?"
 
 
-def sqlite_store(*, prefix: str, schema: str | None) -> Store:
-    dialect = SQLiteDialect(prefix=prefix, schema=schema)
+def sqlite_store(**options: Any) -> Store:
+    """The operations, for the options of a dialect."""
+    dialect = SQLiteDialect(**options)
     return Store(dialect, SQLiteTopics(dialect), SQLiteSchema(dialect))

@@ -31,7 +31,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def pool(path: Path) -> Iterator[Pool[SQLiteSession]]:
-    pool = Pool[SQLiteSession](lambda: open_session(str(path)), size=2, timeout=0.05)
+    pool = Pool[SQLiteSession](lambda: open_session(str(path), 5), size=2, timeout=0.05)
     yield pool
     pool.close()
 
@@ -78,7 +78,7 @@ def test_no_more_than_its_size_are_lent_out(pool: Pool[SQLiteSession]) -> None:
 
 
 def test_a_waiting_thread_gets_what_comes_back(path: Path) -> None:
-    pool = Pool[SQLiteSession](lambda: open_session(str(path)), size=1, timeout=10)
+    pool = Pool[SQLiteSession](lambda: open_session(str(path), 5), size=1, timeout=10)
     session = pool.acquire()
     got: list[SQLiteSession] = []
     thread = threading.Thread(target=lambda: got.append(pool.acquire()))
@@ -102,7 +102,7 @@ def test_a_session_that_is_not_healthy_is_closed_and_replaced(pool: Pool[SQLiteS
 
 def test_a_session_that_cannot_be_opened_costs_no_place(tmp_path: Path) -> None:
     missing = str(tmp_path / "missing" / "queue.db")
-    pool = Pool[SQLiteSession](lambda: open_session(missing), size=1, timeout=0.05)
+    pool = Pool[SQLiteSession](lambda: open_session(missing, 5), size=1, timeout=0.05)
     for _ in range(3):
         with pytest.raises(DatabaseUnreachable):
             pool.acquire()
@@ -132,7 +132,7 @@ def test_a_closed_pool_lends_nothing_and_closes_what_comes_back(pool: Pool[SQLit
 
 
 def test_who_waits_while_the_pool_is_closed_is_told_so(path: Path) -> None:
-    pool = Pool[SQLiteSession](lambda: open_session(str(path)), size=1, timeout=10)
+    pool = Pool[SQLiteSession](lambda: open_session(str(path), 5), size=1, timeout=10)
     session = pool.acquire()
     errors: list[BaseException] = []
     started = threading.Event()
@@ -156,7 +156,7 @@ def test_who_waits_while_the_pool_is_closed_is_told_so(path: Path) -> None:
 
 
 def test_many_threads_share_few_sessions(path: Path) -> None:
-    pool = Pool[SQLiteSession](lambda: open_session(str(path)), size=3, timeout=10)
+    pool = Pool[SQLiteSession](lambda: open_session(str(path), 5), size=3, timeout=10)
     lent: set[SQLiteSession] = set()
     most = []
 
@@ -186,7 +186,7 @@ def test_many_threads_share_few_sessions(path: Path) -> None:
 def async_pool(path: Path, *, size: int, timeout: float) -> AsyncPool[Any]:
     async def open_one() -> SQLiteSession:
         await asyncio.sleep(0)
-        return open_session(str(path))
+        return open_session(str(path), 5)
 
     return AsyncPool[Any](open_one, size=size, timeout=timeout)
 
@@ -352,7 +352,7 @@ def test_a_child_that_ends_harms_no_open_transaction_of_the_parent(path: Path) -
 
 
 def test_a_child_has_all_places_though_the_parent_lent_some_out(path: Path) -> None:
-    pool = Pool[SQLiteSession](lambda: open_session(str(path)), size=2, timeout=0.2)
+    pool = Pool[SQLiteSession](lambda: open_session(str(path), 5), size=2, timeout=0.2)
     lent = [pool.acquire(), pool.acquire()]
 
     def work() -> None:
@@ -371,7 +371,7 @@ def test_a_child_has_all_places_though_the_parent_lent_some_out(path: Path) -> N
 
 
 def test_a_fork_takes_no_places_from_the_parent_or_the_child(path: Path) -> None:
-    pool = Pool[SQLiteSession](lambda: open_session(str(path)), size=3, timeout=0.2)
+    pool = Pool[SQLiteSession](lambda: open_session(str(path), 5), size=3, timeout=0.2)
     pool.release(pool.acquire(), healthy=True)
 
     def work() -> None:
@@ -388,7 +388,7 @@ def test_a_fork_takes_no_places_from_the_parent_or_the_child(path: Path) -> None
 def test_a_fork_can_wait_for_the_transactions_of_other_threads(path: Path) -> None:
     """A child of a process that holds SQLite's write lock could never write."""
     pool = Pool[SQLiteSession](
-        lambda: open_session(str(path)), size=2, timeout=10, fork_patience=10
+        lambda: open_session(str(path), 5), size=2, timeout=10, fork_patience=10
     )
     begun = threading.Event()
 
@@ -422,7 +422,7 @@ def test_a_fork_can_wait_for_the_transactions_of_other_threads(path: Path) -> No
 
 def test_a_fork_does_not_wait_for_ever(path: Path) -> None:
     pool = Pool[SQLiteSession](
-        lambda: open_session(str(path)), size=1, timeout=10, fork_patience=0.01
+        lambda: open_session(str(path), 5), size=1, timeout=10, fork_patience=0.01
     )
     session = pool.acquire()
     assert exit_code(fork(lambda: None)) == 0
