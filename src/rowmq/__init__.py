@@ -12,6 +12,7 @@ from rowmq.client import (
     schema_sql,
 )
 from rowmq.message import Message, Migration, PublishResult, TopicInfo
+from rowmq.store.statement import Result
 
 __version__ = "0.1.0"
 
@@ -22,6 +23,7 @@ __all__ = [
     "Message",
     "Migration",
     "PublishResult",
+    "Result",
     "RowMQ",
     "TopicInfo",
     "Transaction",

@@ -4,32 +4,26 @@ They have the same methods with the same signatures, and each method is a line o
 input, name the operation, run it. What happens is in `store`, how it is run in `drivers`.
 """
 
+import builtins
 import contextlib
-import os
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from functools import partial
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, overload
 
 from rowmq.combining import AsyncCombiner, Combiner
-from rowmq.drivers.base import (
-    AsyncDriver,
-    AsyncGuest,
-    AsyncSession,
-    Guest,
-    Session,
-    SyncDriver,
-)
+from rowmq.drivers.base import AsyncDriver, SyncDriver
 from rowmq.drivers.callers import async_guest_of, guest_of
 from rowmq.engine import Engine, Options, open_async_engine, open_engine, store_for
-from rowmq.errors import Closed, InvalidInput, InvalidOption, Locked, SchemaError, SchemaTooNew
+from rowmq.errors import InvalidInput, InvalidOption, Locked, SchemaError, SchemaTooNew
 from rowmq.message import Message, Migration, PublishResult, TopicInfo
 from rowmq.naming import check_key, check_topic
 from rowmq.store.dialect import DEFAULT_LOCK_SECONDS, DEFAULT_PREFIX
-from rowmq.store.statement import Operation, Result
+from rowmq.store.statement import Operation
 from rowmq.store.topics import Entry, check_limit, prepare
 from rowmq.times import Duration, to_micros
+from rowmq.transaction import AsyncTransaction, Guard, Transaction, guard_of
 
 __all__ = [
     "DEFAULT_PREFIX",
@@ -43,7 +37,7 @@ __all__ = [
 ]
 
 T = TypeVar("T")
-Params = Sequence[Any] | Mapping[str, Any]
+D = TypeVar("D", SyncDriver, AsyncDriver)
 
 
 def connect(
@@ -136,7 +130,7 @@ class RowMQ:
     """A client for sync code. Safe to share between threads, and to use after a fork."""
 
     def __init__(self, engine: Engine[SyncDriver]) -> None:
-        self._engine = engine
+        self._engine = check_engine(engine)
         self._driver = engine.driver
         self._store = engine.store
         self._checked = False
@@ -160,8 +154,7 @@ class RowMQ:
         adds nothing and is answered with `duplicate=True`. With `connection=`, the message is part
         of the caller's own transaction and there only if that commits. Raises `InvalidInput`.
         """
-        message = Message(payload=payload, key=key, id=id, headers=headers or {})
-        entry = prepare(topic, message)
+        entry = prepare_one(topic, payload, key=key, id=id, headers=headers)
         if connection is None:
             return self._combiner.submit(entry)
         return self._publish([entry], connection)[0]
@@ -171,6 +164,30 @@ class RowMQ:
     ) -> list[PublishResult]:
         """Append messages to a topic in one transaction: all of them, or none and an error."""
         return self._publish(prepare_many(topic, messages), connection)
+
+    @overload
+    def read(
+        self,
+        topic: str,
+        *,
+        key: str | None = None,
+        from_offset: int = 1,
+        since: datetime | None = None,
+        limit: int = 100,
+        type: None = None,
+    ) -> list[Message[Any]]: ...
+
+    @overload
+    def read(
+        self,
+        topic: str,
+        *,
+        key: str | None = None,
+        from_offset: int = 1,
+        since: datetime | None = None,
+        limit: int = 100,
+        type: builtins.type[T],
+    ) -> list[Message[T]]: ...
 
     def read(
         self,
@@ -185,7 +202,8 @@ class RowMQ:
         """Look at messages without consuming them, in order of key and offset.
 
         With `key` one partition, without it all; from an offset on, or those published since a
-        time; payloads as `type`, if one is given. Raises `PayloadMismatch` if one does not parse.
+        time; at most `limit` in all; payloads as `type`, if one is given. Raises `PayloadMismatch`
+        if one does not parse.
         """
         return self._run(
             read_operation(
@@ -220,15 +238,16 @@ class RowMQ:
         """
         self._check_schema()
         session = self._driver.begin()
-        tx = Transaction(self, session)
+        guard = Guard(self, session)
         try:
-            yield tx
+            yield Transaction(self, guard)
         except BaseException as error:
-            tx._open = False  # noqa: SLF001 - its maker
-            self._driver.end(session, error=error)
+            guard.end(wait=True)
+            self._driver.end(session, error=guard.failure or error)
             raise
-        tx._open = False  # noqa: SLF001
-        self._driver.end(session, error=None)
+        guard.end(wait=True)
+        self._driver.end(session, error=guard.failure)
+        guard.refuse_if_failed()
 
     def migrate(self, *, dry_run: bool = False) -> list[Migration]:
         """Bring the tables up to date, safely from any number of processes at once.
@@ -267,12 +286,10 @@ class RowMQ:
         self._check_schema()
         if connection is None:
             return self._driver.run(make)
-        return self._driver.follow(self._guest(connection), make())
-
-    def _guest(self, connection: Any) -> Guest:
         if isinstance(connection, Transaction):
-            return connection._session_of(self)  # noqa: SLF001 - its maker
-        return guest_of(connection, self._engine.database)
+            with guard_of(connection).in_use(self) as session:
+                return self._driver.follow(session, make())
+        return self._driver.follow(guest_of(connection, self._engine.database), make())
 
     def _prepare(self, *, auto_migrate: bool) -> None:
         try:
@@ -296,11 +313,13 @@ class AsyncRowMQ:
     """A client for async code, for one event loop."""
 
     def __init__(self, engine: Engine[AsyncDriver]) -> None:
-        self._engine = engine
+        self._engine = check_engine(engine)
         self._driver = engine.driver
         self._store = engine.store
         self._checked = False
-        self._combiner = AsyncCombiner(self._publish, self._store.topics.lock_of)
+        self._combiner = AsyncCombiner(
+            self._publish, self._store.topics.lock_of, at_once=engine.driver.pool.size
+        )
 
     # --- topics ---------------------------------------------------------------------------------
 
@@ -315,9 +334,9 @@ class AsyncRowMQ:
         connection: Any = None,
     ) -> PublishResult:
         """Append a message to a topic: see `RowMQ.publish`."""
-        message = Message(payload=payload, key=key, id=id, headers=headers or {})
-        entry = prepare(topic, message)
+        entry = prepare_one(topic, payload, key=key, id=id, headers=headers)
         if connection is None:
+            self._driver.check_loop()
             return await self._combiner.submit(entry)
         return (await self._publish([entry], connection))[0]
 
@@ -326,6 +345,30 @@ class AsyncRowMQ:
     ) -> list[PublishResult]:
         """Append messages to a topic in one transaction: see `RowMQ.publish_many`."""
         return await self._publish(prepare_many(topic, messages), connection)
+
+    @overload
+    async def read(
+        self,
+        topic: str,
+        *,
+        key: str | None = None,
+        from_offset: int = 1,
+        since: datetime | None = None,
+        limit: int = 100,
+        type: None = None,
+    ) -> list[Message[Any]]: ...
+
+    @overload
+    async def read(
+        self,
+        topic: str,
+        *,
+        key: str | None = None,
+        from_offset: int = 1,
+        since: datetime | None = None,
+        limit: int = 100,
+        type: builtins.type[T],
+    ) -> list[Message[T]]: ...
 
     async def read(
         self,
@@ -369,15 +412,16 @@ class AsyncRowMQ:
         """A transaction for own SQL and RowMQ's writes together: see `RowMQ.transaction`."""
         await self._check_schema()
         session = await self._driver.begin()
-        tx = AsyncTransaction(self, session)
+        guard = Guard(self, session)
         try:
-            yield tx
+            yield AsyncTransaction(self, guard)
         except BaseException as error:
-            tx._open = False  # noqa: SLF001 - its maker
-            await self._driver.end(session, error=error)
+            guard.end(wait=False)
+            await self._driver.end(session, error=guard.failure or error)
             raise
-        tx._open = False  # noqa: SLF001
-        await self._driver.end(session, error=None)
+        guard.end(wait=False)
+        await self._driver.end(session, error=guard.failure)
+        guard.refuse_if_failed()
 
     async def migrate(self, *, dry_run: bool = False) -> list[Migration]:
         """Bring the tables up to date: see `RowMQ.migrate`."""
@@ -414,12 +458,11 @@ class AsyncRowMQ:
         await self._check_schema()
         if connection is None:
             return await self._driver.run(make)
-        return await self._driver.follow(await self._guest(connection), make())
-
-    async def _guest(self, connection: Any) -> AsyncGuest:
         if isinstance(connection, AsyncTransaction):
-            return connection._session_of(self)  # noqa: SLF001 - its maker
-        return await async_guest_of(connection, self._engine.database)
+            with guard_of(connection).in_use(self) as session:
+                return await self._driver.follow(session, make())
+        guest = await async_guest_of(connection, self._engine.database)
+        return await self._driver.follow(guest, make())
 
     async def _prepare(self, *, auto_migrate: bool) -> None:
         try:
@@ -432,6 +475,7 @@ class AsyncRowMQ:
             self._checked = found is None
 
     async def _check_schema(self) -> None:
+        self._driver.check_loop()
         if not self._checked:
             error = await self._driver.run(self._store.schema.check)
             if error is not None:
@@ -439,89 +483,32 @@ class AsyncRowMQ:
             self._checked = True
 
 
-class Transaction:
-    """An open transaction of `RowMQ.transaction()`, for one thread."""
-
-    def __init__(self, mq: RowMQ, session: Session) -> None:
-        self._mq = mq
-        self._session = session
-        self._open = True
-        self._process = os.getpid()
-
-    def execute(self, sql: str, params: Params | None = None) -> Result:
-        """Run SQL of your own, with `?`, `%s`, `$1` or `:name` for parameters on any database."""
-        session = self._session_of(self._mq)
-        try:
-            return session.query(sql, params)
-        except Exception as error:  # noqa: BLE001 - told as what it means
-            raise session.translate(error)  # noqa: B904 - which brings its cause with it
-
-    def publish(
-        self,
-        topic: str,
-        payload: Any,
-        *,
-        key: str | None = None,
-        id: str | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> PublishResult:
-        """Publish in this transaction: see `RowMQ.publish`."""
-        return self._mq.publish(topic, payload, key=key, id=id, headers=headers, connection=self)
-
-    def publish_many(self, topic: str, messages: Iterable[Message[Any]]) -> list[PublishResult]:
-        """Publish many in this transaction: see `RowMQ.publish_many`."""
-        return self._mq.publish_many(topic, messages, connection=self)
-
-    def _session_of(self, mq: RowMQ) -> Session:
-        refuse_ended(open_=self._open, same=mq is self._mq, process=self._process)
-        return self._session
-
-
-class AsyncTransaction:
-    """An open transaction of `AsyncRowMQ.transaction()`, for one task."""
-
-    def __init__(self, mq: AsyncRowMQ, session: AsyncSession) -> None:
-        self._mq = mq
-        self._session = session
-        self._open = True
-        self._process = os.getpid()
-
-    async def execute(self, sql: str, params: Params | None = None) -> Result:
-        """Run SQL of your own, with `?`, `%s`, `$1` or `:name` for parameters on any database."""
-        session = self._session_of(self._mq)
-        try:
-            return await session.query(sql, params)
-        except Exception as error:  # noqa: BLE001 - told as what it means
-            raise session.translate(error)  # noqa: B904 - which brings its cause with it
-
-    async def publish(
-        self,
-        topic: str,
-        payload: Any,
-        *,
-        key: str | None = None,
-        id: str | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> PublishResult:
-        """Publish in this transaction: see `RowMQ.publish`."""
-        return await self._mq.publish(
-            topic, payload, key=key, id=id, headers=headers, connection=self
+def prepare_one(
+    topic: str,
+    payload: Any,
+    *,
+    key: str | None,
+    id: str | None,
+    headers: Mapping[str, str] | None,
+) -> Entry:
+    """The entry of one message's parts."""
+    if isinstance(payload, Message):
+        raise InvalidInput(
+            "a Message was given as the payload: use publish_many(topic, [message]), or give "
+            "message.payload with its key=, id= and headers="
         )
-
-    async def publish_many(
-        self, topic: str, messages: Iterable[Message[Any]]
-    ) -> list[PublishResult]:
-        """Publish many in this transaction: see `RowMQ.publish_many`."""
-        return await self._mq.publish_many(topic, messages, connection=self)
-
-    def _session_of(self, mq: AsyncRowMQ) -> AsyncSession:
-        refuse_ended(open_=self._open, same=mq is self._mq, process=self._process)
-        return self._session
+    given = {} if headers is None else headers
+    return prepare(topic, Message(payload=payload, key=key, id=id, headers=given))
 
 
 def prepare_many(topic: str, messages: Iterable[Message[Any]]) -> list[Entry]:
     """The entries of many messages; the error of a bad one says which it is."""
     check_topic(topic)
+    if isinstance(messages, Message | Mapping | str | bytes) or not isinstance(messages, Iterable):
+        raise InvalidInput(
+            f"publish_many takes a list of rowmq.Message(payload=...), not a "
+            f"{type(messages).__name__}"
+        )
     entries = []
     for place, message in enumerate(messages):
         if not isinstance(message, Message):
@@ -548,8 +535,8 @@ def read_operation(
 ) -> Callable[[], Operation[list[Message[Any]]]]:
     """The checked arguments of `read`, bound to its operation."""
     for name, value in (("from_offset", from_offset), ("limit", limit)):
-        if not isinstance(value, int) or value < 1:
-            raise InvalidOption(f"{name} must be 1 or more, not {value!r}")
+        if builtins.type(value) is not int or not 1 <= value < 2**62:
+            raise InvalidOption(f"{name} must be a whole number from 1 on, not {value!r}")
     return partial(
         read,
         check_topic(topic),
@@ -561,19 +548,14 @@ def read_operation(
     )
 
 
+def check_engine(engine: Engine[D]) -> Engine[D]:
+    if not isinstance(engine, Engine):
+        raise InvalidInput("clients are made by rowmq.connect(url) and rowmq.connect_async(url)")
+    return engine
+
+
 def must_migrate(found: SchemaError | None, database: str) -> bool:
     """Whether to migrate when connecting: SQLite's file is nobody else's to look after."""
     if isinstance(found, SchemaTooNew):
         raise found
     return found is not None and database == "sqlite"
-
-
-def refuse_ended(*, open_: bool, same: bool, process: int) -> None:
-    if not open_:
-        raise Closed("this transaction has ended; begin another with mq.transaction()")
-    if process != os.getpid():
-        raise Closed(
-            "this transaction is the parent process's; begin another with mq.transaction()"
-        )
-    if not same:
-        raise InvalidInput("this transaction belongs to another client; use that one")

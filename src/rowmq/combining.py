@@ -17,6 +17,7 @@ import contextlib
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Hashable, Sequence
+from functools import partial
 
 from rowmq.drivers.forking import after_fork
 from rowmq.errors import ConnectionLost, RowMQError, TransientError
@@ -160,9 +161,12 @@ class AsyncCombiner:
         self,
         publish: Callable[[list[Entry]], Awaitable[Sequence[PublishResult]]],
         lane_of: Callable[[Entry], Hashable],
+        *,
+        at_once: int,
     ) -> None:
         self._publish = publish
         self._lane_of = lane_of
+        self._at_once = at_once
         self.reset()
         after_fork(self)
 
@@ -171,6 +175,9 @@ class AsyncCombiner:
         self._lanes: dict[Hashable, deque[Call]] = {}
         self._changed: dict[Call, asyncio.Future[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        # As many lanes at a time as there are connections: a burst of keys waits here, where there
+        # is no hurry, and not for the pool, which gives up after a while.
+        self._turns = asyncio.Semaphore(self._at_once)
 
     async def submit(self, entry: Entry) -> PublishResult:
         """Publish one message, perhaps together with others."""
@@ -181,7 +188,7 @@ class AsyncCombiner:
             waiting = self._lanes[name] = deque()
             task = asyncio.create_task(self._work(name, waiting), name="rowmq-publish")
             self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            task.add_done_callback(partial(self._close_lane, name, waiting))
         waiting.append(call)
         try:
             await self._changed[call]
@@ -203,21 +210,30 @@ class AsyncCombiner:
         calls: list[Call] = []
         try:
             while waiting:
-                calls = take(waiting)
-                await self._settle(calls)
+                async with self._turns:
+                    calls = take(waiting)
+                    await self._settle(calls)
                 self._wake(calls)
-        except BaseException:
-            # The loop is being shut down around us: nobody may be left waiting for ever.
-            calls += waiting
-            waiting.clear()
-            refuse(
-                [call for call in calls if not call.done],
-                ConnectionLost("publishing was cancelled; whether this message is out is unknown"),
-            )
-            self._wake(calls)
-            raise
         finally:
             self._lanes.pop(name, None)
+            # If the loop is being shut down around us, nobody may be left waiting for ever.
+            self._refuse_cancelled(calls)
+
+    def _close_lane(self, name: Hashable, waiting: deque[Call], task: asyncio.Task[None]) -> None:
+        """When its task has ended; which, cancelled early enough, has never begun."""
+        self._tasks.discard(task)
+        if self._lanes.get(name) is waiting:
+            del self._lanes[name]
+        self._refuse_cancelled(list(waiting))
+        waiting.clear()
+
+    def _refuse_cancelled(self, calls: list[Call]) -> None:
+        calls = [call for call in calls if not call.done]
+        refuse(
+            calls,
+            ConnectionLost("publishing was cancelled; whether this message is out is unknown"),
+        )
+        self._wake(calls)
 
     def _wake(self, calls: list[Call]) -> None:
         for call in calls:

@@ -15,6 +15,7 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 import msgspec
 
 from rowmq.drivers.base import AsyncDriver, Limits, SyncDriver
+from rowmq.drivers.postgres import LIBPQ_OPTIONS, SHARED_OPTIONS
 from rowmq.errors import InvalidOption, InvalidURL, MissingExtra, UnknownScheme
 from rowmq.store.dialect import DEFAULT_LOCK_SECONDS, DEFAULT_PREFIX
 from rowmq.store.mysql import mysql_store
@@ -133,7 +134,11 @@ def split(url: str) -> tuple[str, SplitResult, str]:
 def check_server(parts: SplitResult) -> None:
     """Raise ValueError for what comes of a password that is not escaped."""
     parts.port  # noqa: B018 - a port that is no number shows only here
-    if parts.fragment or re.search(r"%(?![0-9a-fA-F]{2})", parts.netloc):
+    if (
+        parts.fragment
+        or parts.netloc.count("@") > 1
+        or re.search(r"%(?![0-9a-fA-F]{2})", parts.netloc)
+    ):
         raise ValueError
 
 
@@ -171,11 +176,17 @@ def sqlite_path(_: str, parts: SplitResult) -> str:
     path = unquote(parts.path.removeprefix("/"))
     if "\0" in path:
         raise InvalidURL("the path of an SQLite URL must not hold the NUL character")
+    if parts.path == "/":
+        raise InvalidURL("the SQLite URL names no file: write sqlite:///queue.db, or sqlite://")
     return str(Path(path).absolute()) if path not in ("", ":memory:") else ""
 
 
 def postgres_url(url: str, parts: SplitResult) -> str:
-    """The URL as both drivers understand it."""
+    """The URL as libpq understands it, which asyncpg's driver then adapts."""
+    options = dict(parse_qsl(parts.query, keep_blank_values=True))
+    unknown = sorted(set(options) - SHARED_OPTIONS - LIBPQ_OPTIONS)
+    if unknown:
+        raise InvalidURL(f"unknown option {unknown[0]!r} in the URL; libpq's options are known")
     return "postgresql" + url[len(parts.scheme) :]
 
 

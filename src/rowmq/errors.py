@@ -38,6 +38,7 @@ __all__ = [
     "SchemaTooOld",
     "SerializationFailure",
     "StatementTooLarge",
+    "TransactionFailed",
     "TransientError",
     "UniqueViolation",
     "UnknownScheme",
@@ -152,6 +153,10 @@ class DatabaseError(RowMQError):
 
 class UniqueViolation(DatabaseError):
     """A row with the same unique key exists."""
+
+
+class TransactionFailed(DatabaseError):
+    """A transaction of `mq.transaction()` cannot be committed: something in it failed earlier."""
 
 
 class MissingTable(DatabaseError):

@@ -29,8 +29,8 @@ class Message(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     key: str | None = None
     id: str | None = None
     headers: Mapping[str, str] = {}
-    topic: str | None = None
-    offset: int | None = None
+    topic: str = ""
+    offset: int = 0
     published_at: datetime | None = None
 
 

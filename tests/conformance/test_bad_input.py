@@ -66,6 +66,8 @@ async def test_no_topic(mq: Any, database: Database) -> None:
 @pytest.mark.parametrize(
     "headers",
     [
+        [],
+        0,
         {"a": 1},
         {1: "a"},
         {"a": None},
@@ -97,6 +99,11 @@ async def test_unserializable_payloads(mq: Any, database: Database, payload: Any
 
 
 async def test_things_that_are_no_messages(mq: Any, database: Database) -> None:
+    with pytest.raises(errors.InvalidInput, match="publish_many"):
+        await mq.publish("t", Message(payload=1, key="k"))
+    for wrong in (Message(payload=1), {"payload": 1}, "text", None, 7):
+        with pytest.raises(errors.InvalidInput, match="takes a list"):
+            await mq.publish_many("t", wrong)
     with pytest.raises(errors.InvalidInput, match=r"item 1 is a dict.*rowmq\.Message"):
         await mq.publish_many("t", [Message(payload=1), {"payload": 2}])
     await nothing_written(mq, database)
@@ -110,7 +117,7 @@ async def test_naive_times(mq: Any) -> None:
 
 
 @pytest.mark.parametrize("option", ["from_offset", "limit"])
-@pytest.mark.parametrize("value", [0, -1, "1", 1.5, None])
+@pytest.mark.parametrize("value", [0, -1, "1", 1.5, None, True, 2**63, 2**70])
 async def test_bad_ranges(mq: Any, option: str, value: Any) -> None:
     with pytest.raises(errors.InvalidOption, match=option):
         await mq.read("t", **{option: value})

@@ -18,7 +18,10 @@ from rowmq import Message, errors
 from rowmq.drivers.mysql import AsyncmySession, PyMySQLSession
 from rowmq.drivers.postgres import AsyncpgSession, PsycopgSession
 from rowmq.drivers.sqlite import SQLiteSession
+from rowmq.store.mysql import MySQLTopics
+from rowmq.store.sqlite import SQLiteTopics
 from rowmq.store.statement import Result, Statement
+from rowmq.store.topics import StepwiseTopics
 from tests.conftest import Connect
 from tests.databases import Database, MySQLDatabase, SQLiteDatabase
 from tests.flavours import in_thread
@@ -252,6 +255,84 @@ async def test_deadlocks_are_resolved_and_retried(connect: Connect, database: Da
     assert len(await mq.read("t")) == 8
 
 
+async def test_callers_may_publish_to_new_keys_at_once(database: Database) -> None:
+    """At REPEATABLE READ, as most are on MySQL: to lock a row that is missing is to lock a gap."""
+    if not isinstance(database, MySQLDatabase):
+        return
+    with rowmq.connect(database.url) as mq:
+        mq.topics()
+
+        def outbox(worker: int) -> None:
+            with closing(pymysql.connect(**database.options(), ssl_disabled=True)) as connection:
+                for turn in range(15):
+                    with connection.cursor() as cursor:
+                        cursor.execute("SELECT COUNT(*) FROM rowmq_topics")
+                    mq.publish("outbox", 1, key=f"{worker}-{turn}", connection=connection)
+                    connection.commit()
+
+        await asyncio.gather(*(in_thread(outbox, worker) for worker in range(4)))
+        assert len(mq.read("outbox", limit=100)) == 60
+
+
+def test_half_a_publish_is_undone_in_a_callers_transaction(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The caller catches the error and commits: nothing of the publish may be there."""
+    if database.name == "postgres":
+        return  # there, an error ends the caller's transaction
+    connection: Any
+    if isinstance(database, MySQLDatabase):
+        connection = pymysql.connect(**database.options(), ssl_disabled=True)
+    else:
+        assert isinstance(database, SQLiteDatabase)
+        connection = sqlite3.connect(database.path)
+
+    def fail(*_: Any) -> Any:
+        raise errors.DatabaseError("between the messages and the counter")
+        yield
+
+    with closing(connection), rowmq.connect(database.url) as mq:
+        mq.publish("t", "before", key="k")
+        with monkeypatch.context() as broken:
+            broken.setattr(StepwiseTopics, "advance_partitions", fail)
+            for kind in (MySQLTopics, SQLiteTopics):
+                broken.setattr(kind, "advance_partitions", fail)
+            with pytest.raises(errors.DatabaseError, match="between"):
+                mq.publish("t", "half", key="k", connection=connection)
+        mq.publish("t", "whole", key="k", connection=connection)
+        connection.commit()
+        assert [(m.offset, m.payload) for m in mq.read("t")] == [(1, "before"), (2, "whole")]
+
+
+async def test_a_transaction_waits_for_a_server_that_restarts(
+    connect: Connect, server: Server
+) -> None:
+    mq = await connect(server.url, retry_for=30)
+    await mq.publish("waiting", 1)
+    await in_thread(server.kill)
+    restarting = asyncio.create_task(in_thread(server.restart))
+    async with mq.transaction() as tx:
+        await tx.publish("waiting", 2)
+    await restarting
+
+
+async def test_waiting_calls_do_not_starve_an_open_transaction(
+    connect: Connect, database: Database
+) -> None:
+    mq = await connect(database.url, pool_size=3)
+    async with mq.transaction() as tx:
+        await tx.publish("t", 0, key="k")
+        waiting = [
+            asyncio.create_task(mq.publish_many("t", [Message(payload=n, key="k")]))
+            for n in range(8)
+        ]
+        await asyncio.sleep(0.05)
+        async with asyncio.timeout(3):
+            for n in range(5):
+                await tx.publish("t", n, key="k")
+    await asyncio.gather(*waiting)
+
+
 async def test_sqlite_waits_for_another_writer(connect: Connect, database: Database) -> None:
     if not isinstance(database, SQLiteDatabase):
         return
@@ -316,7 +397,7 @@ async def test_cancelled_calls_give_their_connection_back(
 # --- forks ---------------------------------------------------------------------------------------
 
 
-def in_child(work: Callable[[], None]) -> int:
+def in_child(work: Callable[[], object]) -> int:
     """Run something in a forked child and give its exit code."""
     pid = os.fork()
     if pid == 0:
@@ -345,6 +426,10 @@ def test_a_client_may_be_used_on_both_sides_of_a_fork(database: Database) -> Non
         with mq.transaction() as tx:
             tx.publish("t", "held", id="held")
             assert in_child(lambda: None) == 0
+        manager = mq.transaction()
+        manager.__enter__().publish("t", "the parent's to end")
+        assert in_child(lambda: manager.__exit__(None, None, None)) == 0
+        assert manager.__exit__(ValueError, ValueError("changed my mind"), None) is False
         assert len(mq.read("t")) == 42
 
 

@@ -182,6 +182,17 @@ async def test_a_payload_at_the_limit_passes_and_one_byte_more_does_not(mq: Any)
     assert len(await mq.read("small")) == 1
 
 
+async def test_a_payload_over_the_limit_is_refused_also_when_its_id_is_known(mq: Any) -> None:
+    await mq.publish("small", b"x", id="x")
+    await mq.configure_topic("small", max_payload_bytes=10)
+    for publish in (
+        mq.publish("small", b"x" * 11, id="x"),
+        mq.publish_many("small", [Message(payload=b"x" * 11, id="x")]),
+    ):
+        with pytest.raises(errors.PayloadTooLarge):
+            await publish
+
+
 async def test_the_limit_without_configuration_is_a_mebibyte(mq: Any) -> None:
     await mq.publish("plain", b"x" * 1024 * 1024)
     with pytest.raises(errors.PayloadTooLarge, match="1,048,576"):
@@ -234,6 +245,16 @@ async def test_concurrent_publishes_share_transactions(mq: Any) -> None:
     writes = [name for name in seen if name.startswith(("topics.append", "topics.insert"))]
     assert 1 <= len(writes) < 100
     assert len(await mq.read("t", key="k", limit=500)) == 201
+
+
+async def test_a_burst_over_many_keys_waits_for_connections(
+    connect: Connect, database: Database, flavour: str
+) -> None:
+    mq = await connect(database.url, pool_size=2, pool_timeout=0.5 if flavour == "async" else 10)
+    await mq.publish_many("t", [Message(payload=0, key=f"k{n}") for n in range(300)])
+    await asyncio.gather(*(mq.publish("t", n, key=f"k{n}") for n in range(300)))
+    (topic,) = await mq.topics()
+    assert topic.messages == 600
 
 
 async def test_a_cancelled_publish_takes_no_other_with_it(

@@ -1,5 +1,6 @@
 """`mq.transaction()`: own SQL and messages together, or not at all."""
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -113,11 +114,85 @@ async def test_a_refused_statement_is_a_database_error(mq: Any, own_table: str) 
     await mq.publish("orders", 1)  # the connections are still good
 
 
+async def test_a_failed_statement_fails_the_block_though_its_error_is_caught(
+    mq: Any, own_table: str
+) -> None:
+    """PostgreSQL would answer the COMMIT with a rollback, and say nothing."""
+    with pytest.raises(errors.TransactionFailed, match="repeat the whole block"):
+        async with mq.transaction() as tx:
+            await tx.publish("orders", 1)
+            with pytest.raises(errors.DatabaseError):
+                await tx.execute("SELECT nonsense FROM nowhere_at_all")
+    with pytest.raises(errors.TransactionFailed):
+        async with mq.transaction() as tx:
+            await tx.publish("orders", 2)
+            await tx.execute(f"INSERT INTO {own_table} VALUES (1, 'a')")
+            with pytest.raises(errors.UniqueViolation):
+                await tx.execute(f"INSERT INTO {own_table} VALUES (1, 'a')")
+            with pytest.raises(errors.TransactionFailed):
+                await tx.publish("orders", 3)
+            with pytest.raises(errors.TransactionFailed):
+                await tx.execute("SELECT 1")
+    assert await mq.topics() == []
+
+
+async def test_ddl_that_ends_the_transaction_is_told(mq: Any, database: Database) -> None:
+    if database.dialect != "mysql":
+        async with mq.transaction() as tx:
+            await tx.execute("CREATE TABLE IF NOT EXISTS made_inside (id integer)")
+            await tx.publish("orders", 1)
+        assert len(await mq.read("orders")) == 1
+        return
+    with pytest.raises(errors.TransactionFailed, match="DDL"):
+        async with mq.transaction() as tx:
+            await tx.execute("CREATE TABLE IF NOT EXISTS made_inside (id integer)")
+            await tx.publish("orders", 1)
+    assert await mq.topics() == []
+
+
+async def test_one_call_at_a_time(mq: Any) -> None:
+    with pytest.raises(errors.InvalidInput, match="one call at a time"):
+        async with mq.transaction() as tx:
+            batch = [Message(payload=n) for n in range(500)]
+            await asyncio.gather(*(tx.publish_many("orders", batch) for _ in range(4)))
+    await mq.publish("orders", "after")
+    assert [m.offset for m in await mq.read("orders")] == [1]
+
+
+async def test_a_call_that_outlives_its_block_spoils_nothing_but_the_block(mq: Any) -> None:
+    """As when `asyncio.gather` gives up on one of two things that run together."""
+    batch = [Message(payload=n, key="k") for n in range(3000)]
+    tasks = []
+    for _ in range(3):
+        with pytest.raises(ZeroDivisionError):
+            async with mq.transaction() as tx:
+                tasks.append(asyncio.ensure_future(tx.publish_many("orders", batch)))
+                await asyncio.sleep(0.02)
+                raise ZeroDivisionError
+        await mq.publish("orders", "after", key="k")
+    await asyncio.gather(*tasks, return_exceptions=True)
+    messages = await mq.read("orders", limit=10_000)
+    assert [(m.offset, m.payload) for m in messages] == [(n, "after") for n in (1, 2, 3)]
+
+
+async def test_a_batch_refused_in_a_transaction_leaves_no_part_of_itself(mq: Any) -> None:
+    batch = [Message(payload=b"x" * 1_000_000, key="k", id=str(n)) for n in range(6)]
+    batch.append(Message(payload=b"x" * 2_000_000, key="k", id="large"))
+    async with mq.transaction() as tx:
+        with pytest.raises(errors.PayloadTooLarge):
+            await tx.publish_many("orders", batch)
+    assert await mq.topics() == []
+
+
 async def test_bad_input_inside_leaves_the_transaction_usable(mq: Any) -> None:
     await mq.configure_topic("small", max_payload_bytes=10)
     async with mq.transaction() as tx:
         with pytest.raises(errors.InvalidTopic):
             await tx.publish("", 1)
+        with pytest.raises(errors.InvalidInput):
+            await tx.execute(None)
+        with pytest.raises(errors.InvalidInput):
+            await tx.execute("SELECT ?", (1, 2))
         with pytest.raises(errors.PayloadTooLarge):
             await tx.publish("small", "x" * 11, id="x")
         with pytest.raises(errors.PayloadTooLarge):

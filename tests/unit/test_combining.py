@@ -273,7 +273,7 @@ async def async_crowd(
 
 async def test_waiting_tasks_go_out_together() -> None:
     gate = AsyncGate()
-    combiner = AsyncCombiner(gate, one_lane)
+    combiner = AsyncCombiner(gate, one_lane, at_once=4)
     ids = [f"n{n}" for n in range(50)]
     calls = await async_crowd(combiner, gate, ids)
     gate.open.set()
@@ -289,7 +289,7 @@ async def test_each_task_gets_its_own_error() -> None:
         return published(entries)
 
     gate = AsyncGate(refuse_bad)
-    combiner = AsyncCombiner(gate, one_lane)
+    combiner = AsyncCombiner(gate, one_lane, at_once=4)
     calls = await async_crowd(combiner, gate, ["good", "bad"])
     gate.open.set()
     assert (await calls["good"]).id == "good"
@@ -304,7 +304,7 @@ async def test_a_transient_error_is_every_tasks_own() -> None:
         return published(entries)
 
     gate = AsyncGate(refuse_many)
-    combiner = AsyncCombiner(gate, one_lane)
+    combiner = AsyncCombiner(gate, one_lane, at_once=4)
     calls = await async_crowd(combiner, gate, ["a", "b"])
     gate.open.set()
     results = await asyncio.gather(*calls.values(), return_exceptions=True)
@@ -314,7 +314,7 @@ async def test_a_transient_error_is_every_tasks_own() -> None:
 
 async def test_a_cancelled_waiter_is_not_published() -> None:
     gate = AsyncGate()
-    combiner = AsyncCombiner(gate, one_lane)
+    combiner = AsyncCombiner(gate, one_lane, at_once=4)
     calls = await async_crowd(combiner, gate, ["a", "given up", "c"])
     calls["given up"].cancel()
     await asyncio.sleep(0)
@@ -326,7 +326,7 @@ async def test_a_cancelled_waiter_is_not_published() -> None:
 
 async def test_a_cancelled_caller_takes_nobody_with_it() -> None:
     gate = AsyncGate()
-    combiner = AsyncCombiner(gate, one_lane)
+    combiner = AsyncCombiner(gate, one_lane, at_once=4)
     calls = await async_crowd(combiner, gate, ["a"])
     calls["first"].cancel()
     await asyncio.sleep(0)
@@ -337,7 +337,7 @@ async def test_a_cancelled_caller_takes_nobody_with_it() -> None:
 
 async def test_when_the_publishing_task_is_cancelled_nobody_hangs() -> None:
     gate = AsyncGate()
-    combiner = AsyncCombiner(gate, one_lane)
+    combiner = AsyncCombiner(gate, one_lane, at_once=4)
     calls = await async_crowd(combiner, gate, ["a", "b"])
     (task,) = combiner._tasks
     task.cancel()
@@ -349,7 +349,7 @@ async def test_when_the_publishing_task_is_cancelled_nobody_hangs() -> None:
 
 async def test_closing_waits_for_what_was_submitted() -> None:
     gate = AsyncGate()
-    combiner = AsyncCombiner(gate, one_lane)
+    combiner = AsyncCombiner(gate, one_lane, at_once=4)
     calls = await async_crowd(combiner, gate, ["a"])
     closing = asyncio.create_task(combiner.close())
     await asyncio.sleep(0)
@@ -368,7 +368,7 @@ def test_an_async_client_can_be_used_by_one_loop_after_another() -> None:
         await asyncio.sleep(0)
         return published(entries)
 
-    combiner = AsyncCombiner(answer, one_lane)
+    combiner = AsyncCombiner(answer, one_lane, at_once=4)
     assert asyncio.run(publish(combiner)) == "a"
     assert asyncio.run(publish(combiner)) == "a"
 
@@ -394,7 +394,7 @@ async def test_tasks_of_other_lanes_do_not_wait() -> None:
             await opened.wait()
         return published(entries)
 
-    combiner = AsyncCombiner(publish, lambda entry: entry.key)
+    combiner = AsyncCombiner(publish, lambda entry: entry.key, at_once=4)
     submit = combiner.submit(prepare("t", Message(payload=1, key="held", id="held")))
     held = asyncio.create_task(submit)
     await asyncio.sleep(0)

@@ -85,7 +85,7 @@ def test_only_a_str_is_a_url(url: Any) -> None:
 # --- SQLite --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("url", ["sqlite://", "sqlite:///", "sqlite:///:memory:"])
+@pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:"])
 def test_no_path_is_a_database_in_memory(url: str) -> None:
     assert target(url) == ""
 

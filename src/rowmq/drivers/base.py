@@ -10,6 +10,7 @@ retries and the handling of errors stand once, here, for all databases and both 
 """
 
 import asyncio
+import contextlib
 import random
 import time
 from collections.abc import Callable, Generator
@@ -21,6 +22,7 @@ import msgspec
 
 from rowmq.drivers.faults import Translate
 from rowmq.errors import (
+    ConfigurationError,
     ConnectionLost,
     DatabaseUnreachable,
     MissingTable,
@@ -43,7 +45,8 @@ __all__ = [
     "Steps",
     "SyncDriver",
     "attempts",
-    "begin_attempts",
+    "drive",
+    "one_attempt",
     "take_steps",
     "take_steps_async",
 ]
@@ -74,6 +77,12 @@ class AnyGuest(Protocol):
 
     @property
     def translate(self) -> Translate: ...
+    @property
+    def savepoints(self) -> bool:
+        """Whether a failed operation must be undone by itself: the transaction is a caller's, who
+        may go on, and the database undoes only the statement that failed.
+        """
+
     def execute(self, statement: Statement) -> Any: ...
 
 
@@ -92,9 +101,8 @@ class AsyncGuest(AnyGuest, Protocol):
 class AnySession(AnyGuest, Protocol):
     """A connection of our own, sync or async."""
 
-    @property
-    def sole_is_safe(self) -> bool:
-        """Whether one statement outside a transaction always stays on one server."""
+    def in_transaction(self) -> bool:
+        """Whether a transaction is open: some statements end it."""
 
     def begin(self) -> Any: ...
     def commit(self) -> Any: ...
@@ -134,6 +142,10 @@ class AnyPool(Protocol):
     def clear(self) -> None: ...
     def close(self) -> None: ...
     def refuse_if_closed(self) -> None: ...
+    def owns(self, session: Any) -> bool: ...
+
+    closed: bool
+    size: int
 
 
 class Driver:
@@ -150,20 +162,16 @@ class Driver:
 
 
 def attempts(
-    driver: Driver,
-    make: Callable[[], Operation[T]],
-    sleep: Callable[[float], Any],
-    retry_for: float,
+    driver: Driver, once: Callable[[], Steps[T]], sleep: Callable[[float], Any], retry_for: float
 ) -> Steps[T]:
-    """Run an operation in a transaction of its own, and again after transient errors.
+    """Do something that is safe to repeat, and again after transient errors.
 
-    A COMMIT whose answer was lost may have happened: operations are safe to repeat, so it is
-    treated like any other lost connection. The last error is raised when the time is over.
+    The last error is raised when the time is over.
     """
     started = time.monotonic()
     for attempt in count():
         try:
-            return (yield from one_attempt(driver, make))
+            return (yield from once())
         except PoolTimeout:
             raise
         except TransientError as error:
@@ -177,7 +185,11 @@ def attempts(
 
 
 def one_attempt(driver: Driver, make: Callable[[], Operation[T]]) -> Steps[T]:
-    """Run an operation once, on a connection of the pool, committed or rolled back."""
+    """Run an operation once, on a connection of the pool, committed or rolled back.
+
+    A COMMIT whose answer was lost may have happened. Operations are safe to repeat, so that is
+    treated like any other lost connection.
+    """
     session = yield driver.pool.acquire
     healthy = False
     try:
@@ -203,7 +215,7 @@ def drive(
     try:
         statement = next(operation)
         while True:
-            if owner and not begun and not (statement.sole and owner.sole_is_safe):
+            if owner and not begun and not statement.sole:
                 yield from guarded(owner, owner.begin)
                 begun = True
             driver.observe(statement)
@@ -219,6 +231,26 @@ def drive(
         if owner and begun:
             yield from guarded(owner, owner.commit)
         return stop.value  # type: ignore[no-any-return]
+
+
+def visit(driver: Driver, guest: AnyGuest, operation: Operation[T]) -> Steps[T]:
+    """Give an operation its results in a transaction that is open, and leave no half of it."""
+    if not guest.savepoints:
+        return (yield from drive(driver, guest, operation))
+    yield from guarded(guest, partial(guest.execute, SAVEPOINT))
+    try:
+        result = yield from drive(driver, guest, operation)
+    except BaseException:
+        with contextlib.suppress(Exception):  # if the whole transaction is gone, so is this
+            yield partial(guest.execute, UNDO)
+        raise
+    yield from guarded(guest, partial(guest.execute, RELEASE))
+    return result
+
+
+SAVEPOINT = Statement("savepoint", "SAVEPOINT rowmq")
+UNDO = Statement("savepoint.undo", "ROLLBACK TO SAVEPOINT rowmq")
+RELEASE = Statement("savepoint.release", "RELEASE SAVEPOINT rowmq")
 
 
 def schema_missing(error: MissingTable) -> SchemaMissing:
@@ -247,31 +279,23 @@ def guarded(guest: AnyGuest, step: Step) -> Steps[Any]:
         raise guest.translate(error)  # noqa: B904 - which brings its cause with it
 
 
-def begin_attempts(driver: Driver, sleep: Callable[[float], Any]) -> Steps[Any]:
-    """A session of the pool with a transaction begun. Nothing has happened in it yet, so a
-    connection that turns out to be dead is simply replaced.
+def begun_session(driver: Driver) -> Steps[Any]:
+    """A session of the pool with a transaction begun. Nothing has happened in it yet, so this is
+    safe to repeat: a connection that turns out to be dead is simply replaced.
     """
-    started = time.monotonic()
-    for attempt in count():
-        session = yield driver.pool.acquire
-        try:
-            yield from guarded(session, session.begin)
-            return session
-        except TransientError:
-            driver.pool.release(session, healthy=False)
-            driver.pool.clear()
-            pause = backoff_seconds(attempt)
-            if time.monotonic() - started + pause > driver.retry_for:
-                raise
-        except BaseException:
-            driver.pool.release(session, healthy=False)
-            raise
-        yield partial(sleep, pause)
-    raise AssertionError
+    session = yield driver.pool.acquire
+    try:
+        yield from guarded(session, session.begin)
+    except BaseException:
+        driver.pool.release(session, healthy=False)
+        raise
+    return session
 
 
 def end_steps(driver: Driver, session: AnySession, error: BaseException | None) -> Steps[None]:
     """Commit if there was no error, else roll back, and give the session back to the pool."""
+    if not driver.pool.owns(session):
+        return  # a forked child leaves the parent's transaction alone
     healthy = False
     try:
         if error is None:
@@ -328,16 +352,16 @@ class SyncDriver(Driver):
     def run(self, make: Callable[[], Operation[T]], *, retry_for: float | None = None) -> T:
         """Run an operation in a transaction of its own."""
         limit = self.retry_for if retry_for is None else retry_for
-        return take_steps(attempts(self, make, time.sleep, limit))
+        return take_steps(attempts(self, partial(one_attempt, self, make), time.sleep, limit))
 
     def follow(self, guest: Guest, operation: Operation[T]) -> T:
         """Run an operation inside a transaction that is open."""
-        return take_steps(drive(self, guest, operation))
+        return take_steps(visit(self, guest, operation))
 
     def begin(self) -> Session:
         """A session of the pool with a transaction begun."""
-        session: Session = take_steps(begin_attempts(self, time.sleep))
-        return session
+        once: Callable[[], Steps[Session]] = partial(begun_session, self)
+        return take_steps(attempts(self, once, time.sleep, self.retry_for))
 
     def end(self, session: Session, *, error: BaseException | None) -> None:
         """Commit, or roll back after an error, and give the session back to the pool."""
@@ -349,21 +373,35 @@ class SyncDriver(Driver):
 
 
 class AsyncDriver(Driver):
-    """Runs operations in the event loop."""
+    """Runs operations in the event loop, which is the one it is first used in."""
+
+    loop: asyncio.AbstractEventLoop | None = None
+
+    def check_loop(self) -> None:
+        """Raise in any other loop: connections belong to theirs."""
+        running = asyncio.get_running_loop()
+        if self.loop is None:
+            self.loop = running
+        elif self.loop is not running:
+            raise ConfigurationError(
+                "this client belongs to another event loop; connect one in each loop "
+                "(in a test: in a fixture of the same scope as the loop)"
+            )
 
     async def run(self, make: Callable[[], Operation[T]], *, retry_for: float | None = None) -> T:
         """Run an operation in a transaction of its own."""
         limit = self.retry_for if retry_for is None else retry_for
-        return await take_steps_async(attempts(self, make, asyncio.sleep, limit))
+        once = partial(one_attempt, self, make)
+        return await take_steps_async(attempts(self, once, asyncio.sleep, limit))
 
     async def follow(self, guest: AsyncGuest, operation: Operation[T]) -> T:
         """Run an operation inside a transaction that is open."""
-        return await take_steps_async(drive(self, guest, operation))
+        return await take_steps_async(visit(self, guest, operation))
 
     async def begin(self) -> AsyncSession:
         """A session of the pool with a transaction begun."""
-        session: AsyncSession = await take_steps_async(begin_attempts(self, asyncio.sleep))
-        return session
+        once: Callable[[], Steps[AsyncSession]] = partial(begun_session, self)
+        return await take_steps_async(attempts(self, once, asyncio.sleep, self.retry_for))
 
     async def end(self, session: AsyncSession, *, error: BaseException | None) -> None:
         """Commit, or roll back after an error, and give the session back to the pool."""

@@ -110,6 +110,10 @@ class _Guest:
     def translate(self) -> Translate:
         return TRANSLATE[self.database]
 
+    @property
+    def savepoints(self) -> bool:
+        return self.database != "postgres"  # where an error ends the whole transaction
+
     def prepared(self, statement: Statement) -> tuple[str, Sequence[Any]]:
         sql, params = statement.sql, statement.params
         if self.database == "mysql":
@@ -348,6 +352,10 @@ class AsyncAlchemyGuest:
     @property
     def translate(self) -> Translate:
         return self.guest.translate
+
+    @property
+    def savepoints(self) -> bool:
+        return self.guest.savepoints
 
     async def has_transaction(self) -> Any:
         return await self.connection.run_sync(lambda _: self.guest.has_transaction())

@@ -49,6 +49,7 @@ _POSTGRES: _Table = {
     "25006": (ConnectionLost, _READ_ONLY),
     "25P02": (DatabaseError, "an earlier statement of this transaction failed; roll it back"),
     "25P03": (ConnectionLost, _LOST),
+    "25P04": (ConnectionLost, _LOST),
     "28000": (AuthenticationFailed, _AUTH),
     "28P01": (AuthenticationFailed, _AUTH),
     "3D000": (DatabaseUnreachable, "the database does not exist on this server; create it"),
@@ -61,6 +62,7 @@ _POSTGRES: _Table = {
     "57P01": (ConnectionLost, _LOST),
     "57P02": (ConnectionLost, _LOST),
     "57P03": (DatabaseUnreachable, "the server is starting or stopping"),
+    "57P05": (ConnectionLost, _LOST),
 }
 
 _MYSQL: dict[int, tuple[type[RowMQError], str]] = {
@@ -73,6 +75,7 @@ _MYSQL: dict[int, tuple[type[RowMQError], str]] = {
     1062: (UniqueViolation, _UNIQUE),
     1146: (MissingTable, _NO_TABLE),
     1153: (StatementTooLarge, "raise the server's max_allowed_packet"),
+    1203: (DatabaseUnreachable, "this user has no connection left; lower pool_size"),
     1205: (Locked, _LOCKED),
     1213: (Deadlock, _DEADLOCK),
     1290: (ConnectionLost, _READ_ONLY),
@@ -91,6 +94,7 @@ _MYSQL: dict[int, tuple[type[RowMQError], str]] = {
 _SQLITE: dict[int, tuple[type[RowMQError], str]] = {
     sqlite3.SQLITE_BUSY: (Locked, _LOCKED),
     sqlite3.SQLITE_LOCKED: (Locked, _LOCKED),
+    sqlite3.SQLITE_PROTOCOL: (Locked, _LOCKED),
     sqlite3.SQLITE_CANTOPEN: (
         DatabaseUnreachable,
         "the file cannot be opened; does its directory exist, and may this user write there?",
@@ -165,7 +169,8 @@ def _fault(error: Exception, known: tuple[type[RowMQError], str] | None) -> Exce
 def _foreign(error: Exception, packages: tuple[str, ...]) -> Exception:
     if type(error).__module__.split(".")[0] in packages:
         return _fault(error, None)
-    if isinstance(error, OSError):
+    # Not any OSError: a bare TimeoutError is a signal handler's, or a caller's own timeout.
+    if isinstance(error, OSError) and (error.errno or isinstance(error, ConnectionError)):
         return _fault(error, (ConnectionLost, _LOST))
     return error
 

@@ -26,6 +26,7 @@ ISOLATION = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"
 SETTINGS = (
     "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ZERO_IN_DATE,NO_ZERO_DATE,"
     "ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION', "
+    "SESSION sql_safe_updates = 0, SESSION sql_select_limit = 18446744073709551615, "
     "SESSION innodb_lock_wait_timeout = %s"
 )
 PACKET = "SELECT @@max_allowed_packet"
@@ -36,7 +37,7 @@ class PyMySQLSession:
     """A PyMySQL connection."""
 
     translate = staticmethod(mysql_fault)
-    sole_is_safe = True
+    savepoints = False
 
     def __init__(self, connection: Any, packet_bytes_max: int) -> None:
         self.connection = connection
@@ -51,6 +52,9 @@ class PyMySQLSession:
 
     def rollback(self) -> None:
         self.cursor.execute("ROLLBACK")
+
+    def in_transaction(self) -> bool:
+        return bool(self.connection.server_status & 1)
 
     def execute(self, statement: Statement) -> Result:
         return self._run(statement.sql, statement.params or None)
@@ -73,7 +77,7 @@ class AsyncmySession:
     """An asyncmy connection."""
 
     translate = staticmethod(mysql_fault)
-    sole_is_safe = True
+    savepoints = False
 
     def __init__(self, connection: Any, packet_bytes_max: int) -> None:
         self.connection = connection
@@ -88,6 +92,9 @@ class AsyncmySession:
 
     async def rollback(self) -> None:
         await self.cursor.execute("ROLLBACK")
+
+    def in_transaction(self) -> bool:
+        return bool(self.connection.get_transaction_status())
 
     async def execute(self, statement: Statement) -> Result:
         return await self._run(statement.sql, statement.params or None)

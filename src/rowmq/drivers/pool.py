@@ -53,6 +53,10 @@ class _Places(Generic[S]):
         for _ in range(self.size):
             self.places.put_nowait(None)
 
+    def owns(self, session: S) -> bool:
+        """Whether a session is of this process: after a fork, the parent's are not."""
+        return session in self.own
+
     def release(self, session: S, *, healthy: bool) -> None:
         """Give a session back. One that is not healthy is closed and its place left empty."""
         if session not in self.own:
@@ -60,8 +64,10 @@ class _Places(Generic[S]):
         if healthy and not self.closed:
             self.places.put_nowait(session)
         else:
-            self._close(session)
-            self.places.put_nowait(None)
+            try:
+                self._close(session)
+            finally:
+                self.places.put_nowait(None)
 
     def clear(self) -> None:
         """Close the idle sessions: they were opened to a server that has gone since."""

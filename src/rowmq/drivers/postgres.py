@@ -3,12 +3,13 @@
 Both speak the same SQL with `$1` placeholders. Connections stay in autocommit mode and hold no
 session state, so they may be shared behind PgBouncer in transaction mode. There, turn prepared
 statements off: asyncpg then parses and runs a statement in two exchanges, which only a transaction
-keeps on one server, so even single statements get one.
+keeps on one server, so even a statement that is one by itself gets BEGIN and COMMIT.
 """
 
 import contextlib
 from functools import partial
 from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from rowmq.drivers.base import AsyncDriver, Limits, SyncDriver
 from rowmq.drivers.faults import postgres_fault
@@ -21,6 +22,28 @@ if TYPE_CHECKING:
     import psycopg
 
 __all__ = ["AsyncpgSession", "PsycopgSession", "async_driver", "sync_driver"]
+
+# What a URL may say to both drivers.
+SHARED_OPTIONS = {"host", "port", "user", "password", "dbname", "passfile", "service"} | {
+    "sslmode", "sslcert", "sslkey", "sslrootcert", "sslcrl", "sslpassword",
+    "ssl_min_protocol_version", "ssl_max_protocol_version",
+    "target_session_attrs", "krbsrvname", "gsslib", "application_name", "options",
+}  # fmt: skip
+
+# What only libpq understands: asyncpg would take these for settings of the server.
+LIBPQ_OPTIONS = {"channel_binding", "client_encoding", "connect_timeout", "gssencmode"} | {
+    "fallback_application_name", "keepalives", "keepalives_count", "keepalives_idle",
+    "keepalives_interval", "load_balance_hosts", "requirepeer", "sslnegotiation",
+    "tcp_user_timeout",
+}  # fmt: skip
+
+
+def for_asyncpg(url: str) -> str:
+    """A URL without what asyncpg does not know."""
+    parts = urlsplit(url)
+    options = parse_qsl(parts.query, keep_blank_values=True)
+    kept = [(name, value) for name, value in options if name not in LIBPQ_OPTIONS]
+    return urlunsplit(parts._replace(query=urlencode(kept)))
 
 
 def begin_sql(limits: Limits) -> str:
@@ -35,7 +58,7 @@ class PsycopgSession:
     """A psycopg connection."""
 
     translate = staticmethod(postgres_fault)
-    sole_is_safe = True
+    savepoints = False
 
     def __init__(self, connection: "psycopg.Connection[Any]", limits: Limits) -> None:
         from psycopg import RawCursor  # noqa: PLC0415 - the extra may not be installed
@@ -57,6 +80,9 @@ class PsycopgSession:
 
     def rollback(self) -> None:
         self.cursor.execute("ROLLBACK")
+
+    def in_transaction(self) -> bool:
+        return int(self.connection.info.transaction_status) != 0
 
     def execute(self, statement: Statement) -> Result:
         return self._run(self.cursor, statement.sql, statement.params)
@@ -101,11 +127,12 @@ class AsyncpgSession:
     """An asyncpg connection."""
 
     translate = staticmethod(postgres_fault)
+    savepoints = False
 
     def __init__(self, connection: Any, limits: Limits) -> None:
         self.connection = connection
         self.begin_sql = begin_sql(limits)
-        self.sole_is_safe = limits.prepared_statements
+        self.prepares = limits.prepared_statements
 
     async def begin(self) -> None:
         await self.connection.execute(self.begin_sql)
@@ -116,9 +143,25 @@ class AsyncpgSession:
     async def rollback(self) -> None:
         await self.connection.execute("ROLLBACK")
 
+    def in_transaction(self) -> bool:
+        return bool(self.connection.is_in_transaction())
+
     async def execute(self, statement: Statement) -> Result:
+        if not self.prepares and not self.in_transaction():
+            return await self._pinned(statement)
         # How many rows changed would cost a second exchange; our own SQL returns what it needs.
         return Result(await self.connection.fetch(statement.sql, *statement.params))
+
+    async def _pinned(self, statement: Statement) -> Result:
+        """Run a statement by itself, in a transaction that keeps it on one server."""
+        await self.begin()
+        try:
+            rows = await self.connection.fetch(statement.sql, *statement.params)
+            await self.commit()
+        except Exception:
+            await self.rollback()
+            raise
+        return Result(rows)
 
     async def query(self, sql: str, params: Any) -> Result:
         text, values = restyle(sql, params, "$1")
@@ -146,7 +189,7 @@ async def open_asyncpg(url: str, limits: Limits) -> AsyncpgSession:
 
     try:
         connection = await asyncpg.connect(
-            url,
+            for_asyncpg(url),
             timeout=limits.connect_timeout,
             statement_cache_size=200 if limits.prepared_statements else 0,
         )

@@ -14,6 +14,7 @@ import sqlite3
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from rowmq.drivers.base import AsyncDriver, Limits, Session, SyncDriver
@@ -21,7 +22,7 @@ from rowmq.drivers.faults import sqlite_fault
 from rowmq.drivers.forking import after_fork
 from rowmq.drivers.placeholders import restyle
 from rowmq.drivers.pool import Pool
-from rowmq.errors import ConfigurationError
+from rowmq.errors import Closed, ConfigurationError
 from rowmq.store.statement import Operation, Result, Statement
 
 __all__ = [
@@ -44,7 +45,7 @@ class SQLiteSession:
     """A connection in autocommit mode: transactions begin and end only where RowMQ says so."""
 
     translate = staticmethod(sqlite_fault)
-    sole_is_safe = True
+    savepoints = False
 
     def __init__(self, connection: sqlite3.Connection, *, lasting: bool = False) -> None:
         self.connection = connection
@@ -60,6 +61,9 @@ class SQLiteSession:
         # A full disk, for one, has rolled back already.
         if self.connection.in_transaction:
             self.connection.execute("ROLLBACK")
+
+    def in_transaction(self) -> bool:
+        return self.connection.in_transaction
 
     def execute(self, statement: Statement) -> Result:
         cursor = self.connection.execute(statement.sql, statement.params)
@@ -128,7 +132,8 @@ def open_session(path: str, lock_timeout: float) -> SQLiteSession:
             connection.close()
             raise
     except sqlite3.Error as error:
-        raise sqlite_fault(error) from error
+        meaning = sqlite_fault(error)
+        raise type(meaning)(f"{Path(path).absolute()}: {meaning}") from error
     return SQLiteSession(connection, lasting=not path)
 
 
@@ -136,11 +141,26 @@ class AsyncSQLiteSession:
     """A session whose calls run in the driver's threads."""
 
     translate = staticmethod(sqlite_fault)
-    sole_is_safe = True
+    savepoints = False
 
-    def __init__(self, session: Session, call: Callable[..., Any]) -> None:
+    def __init__(self, session: Session, submit: Callable[..., asyncio.Future[Any]]) -> None:
         self.session = session
-        self.call = call
+        self.submit = submit
+        self.running: asyncio.Future[Any] | None = None
+        self.revoked = False
+
+    async def call(self, function: Callable[..., T], *args: Any) -> T:
+        """Make a call in a thread, unless the transaction is over."""
+        if self.revoked:
+            raise Closed("this transaction has ended")
+        self.running = self.submit(function, *args)
+        return await waited(self.running)
+
+    async def revoke(self) -> None:
+        """Wait for the call that is running, if one is, and allow no other."""
+        self.revoked = True
+        if self.running is not None:
+            await ended(self.running)
 
     async def begin(self) -> None:
         await self.call(self.session.begin)
@@ -150,6 +170,9 @@ class AsyncSQLiteSession:
 
     async def rollback(self) -> None:
         await self.call(self.session.rollback)
+
+    def in_transaction(self) -> bool:
+        return self.session.in_transaction()
 
     async def execute(self, statement: Statement) -> Result:
         result: Result = await self.call(self.session.execute, statement)
@@ -175,19 +198,26 @@ class AsyncSQLiteDriver(AsyncDriver):
         after_fork(self)
 
     def reset(self) -> None:
-        """Have threads: at the start, and in a forked child, which inherits none."""
-        self.threads = ThreadPoolExecutor(self.size, thread_name_prefix="rowmq-sqlite")
+        """Have threads: at the start, and in a forked child, which inherits none.
 
-    async def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Make a call in a thread. Cancelled, it waits for the thread, which cannot be stopped:
-        nobody else may use the session before it has ended.
+        Those that hold a session have threads of their own: calls that wait for a session, or for
+        the write lock, could take all of the others.
         """
-        future = self._submit(function, *args, **kwargs)
+        self.threads = ThreadPoolExecutor(self.size, thread_name_prefix="rowmq-sqlite")
+        self.holders = ThreadPoolExecutor(self.size, thread_name_prefix="rowmq-sqlite-held")
+
+    async def run(self, make: Callable[[], Operation[T]], *, retry_for: float | None = None) -> T:
+        return await waited(self._submit(self.sync.run, make, retry_for=retry_for))
+
+    async def begin(self) -> AsyncSQLiteSession:
+        future = self._submit(self.sync.begin)
         try:
-            return await asyncio.shield(future)
-        except asyncio.CancelledError:
-            await ended(future)
+            session = await waited(future)
+        except asyncio.CancelledError as cancelled:
+            if future.exception() is None:
+                self.sync.end(future.result(), error=cancelled)
             raise
+        return AsyncSQLiteSession(session, self._submit_held)
 
     def _submit(
         self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs
@@ -196,26 +226,31 @@ class AsyncSQLiteDriver(AsyncDriver):
         loop = asyncio.get_running_loop()
         return loop.run_in_executor(self.threads, partial(function, *args, **kwargs))
 
-    async def run(self, make: Callable[[], Operation[T]], *, retry_for: float | None = None) -> T:
-        return await self.call(self.sync.run, make, retry_for=retry_for)
-
-    async def begin(self) -> AsyncSQLiteSession:
-        future = self._submit(self.sync.begin)
-        try:
-            session = await asyncio.shield(future)
-        except asyncio.CancelledError as cancelled:
-            await ended(future)
-            if future.exception() is None:
-                self.sync.end(future.result(), error=cancelled)
-            raise
-        return AsyncSQLiteSession(session, self.call)
+    def _submit_held(
+        self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs
+    ) -> asyncio.Future[T]:
+        """Make a call on a session that is held."""
+        loop = asyncio.get_running_loop()
+        return loop.run_in_executor(self.holders, partial(function, *args, **kwargs))
 
     async def end(self, session: Any, *, error: BaseException | None) -> None:
-        await self.call(self.sync.end, session.session, error=error)
+        await session.revoke()
+        await waited(self._submit_held(self.sync.end, session.session, error=error))
 
     async def close(self) -> None:
         self.sync.close()
-        self.threads.shutdown(wait=False)
+        self.threads.shutdown(wait=False)  # those that hold a session may still end with it
+
+
+async def waited(future: asyncio.Future[T]) -> T:
+    """The result of a call in a thread. Cancelled, it waits for the thread, which cannot be
+    stopped: nobody else may use the session before it has ended.
+    """
+    try:
+        return await asyncio.shield(future)
+    except asyncio.CancelledError:
+        await ended(future)
+        raise
 
 
 async def ended(future: asyncio.Future[Any]) -> None:

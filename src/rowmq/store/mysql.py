@@ -40,14 +40,29 @@ class MySQLDialect(Dialect):
 
 
 class MySQLTopics(StepwiseTopics):
+    def find_partitions(
+        self, partitions: Sequence[Partition], *, alone: bool
+    ) -> Operation[dict[Partition, Counter]]:
+        # A caller's transaction is at REPEATABLE READ, if nobody chose otherwise. There, to lock a
+        # row that does not exist is to lock the gap, and two who then insert into it deadlock.
+        if alone:
+            return (yield from self.lock_partitions(partitions))
+        return (yield from self._counters("topics.find_partitions", COUNTERS, partitions))
+
     def lock_partitions(
         self, partitions: Sequence[Partition]
+    ) -> Operation[dict[Partition, Counter]]:
+        sql = COUNTERS + " FOR UPDATE"
+        return (yield from self._counters("topics.lock_partitions", sql, partitions))
+
+    def _counters(
+        self, name: str, template: str, partitions: Sequence[Partition]
     ) -> Operation[dict[Partition, Counter]]:
         counters = {}
         for run in self._runs(partitions):
             wanted = values_table(("topic", "partition_key"), len(run))
-            sql = self.dialect.sql(LOCK_PARTITIONS.replace("<wanted>", wanted))
-            result = yield Statement("topics.lock_partitions", sql, self._names(run))
+            sql = self.dialect.sql(template.replace("<wanted>", wanted))
+            result = yield Statement(name, sql, self._names(run))
             for topic, key, id, next_offset, limit in result:
                 counter = Counter(id, next_offset, limit_of(limit))
                 counters[as_text(topic), as_text(key)] = counter
@@ -114,12 +129,11 @@ class MySQLTopics(StepwiseTopics):
 
 # The limit comes from a subquery, which a locking read leaves unlocked: a joined row would be
 # locked too, and make all partitions of a topic wait for each other.
-LOCK_PARTITIONS = """
+COUNTERS = """
     SELECT w.topic, w.partition_key, p.id, p.next_offset,
            (SELECT t.max_payload_bytes FROM {topics} t WHERE t.topic = p.topic)
     FROM (<wanted>) w
-    STRAIGHT_JOIN {partitions} p ON p.topic = w.topic AND p.partition_key = w.partition_key
-    FOR UPDATE"""
+    STRAIGHT_JOIN {partitions} p ON p.topic = w.topic AND p.partition_key = w.partition_key"""
 
 # Not INSERT IGNORE, which also turns errors of any other kind into silence.
 CREATE_PARTITIONS = """

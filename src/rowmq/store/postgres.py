@@ -64,6 +64,8 @@ class PostgresTopics(Topics):
                     raise
         if not found:
             yield from self.lock_partitions(fresh)
+            if len(runs) > 1:
+                yield from self.refuse_any(fresh)  # before the first run is appended
             for run in runs:
                 found |= yield from self.append(run, check=True, sole=False)
         return results(entries, found)
@@ -98,11 +100,15 @@ class PostgresTopics(Topics):
             entries = [entry for entry in entries if entry.identity not in known]
         return found
 
+    def refuse_any(self, entries: Sequence[Entry]) -> Operation[None]:
+        """Raise if a payload is too large."""
+        topics = sorted({entry.topic for entry in entries})
+        result = yield Statement("topics.limits", self.dialect.sql(LIMITS), (topics,))
+        refuse_oversized(entries, limits_of(result))
+
     def refuse(self, entries: Sequence[Entry]) -> Operation[None]:
         """Say which payload was too large for `append` to insert anything."""
-        topics = sorted({entry.topic for entry in entries})
-        result = yield Statement("topics.limits", self.dialect.sql(LIMITS), (topics,), sole=True)
-        refuse_oversized(entries, limits_of(result))
+        yield from self.refuse_any(entries)
         raise SerializationFailure("the topic's payload limit was changed at this very moment")
 
     def lock_partitions(self, entries: Sequence[Entry]) -> Operation[None]:
@@ -201,6 +207,10 @@ _KNOWN = """,
         WHERE message_offset IS NOT NULL
     )"""
 
+_OR_KNOWN = f"""
+    UNION ALL
+    SELECT true, place, message_offset FROM known WHERE {_NONE_REFUSED}"""
+
 # Gives the first offset of each partition; or, if ids are known, those, having appended nothing;
 # or no row at all if a payload is refused.
 _APPEND = (
@@ -237,7 +247,7 @@ APPEND = _APPEND.replace("<known>", "").replace("<none known>", "").replace("<or
 APPEND_CHECKED = (
     _APPEND.replace("<known>", _KNOWN)
     .replace("<none known>", " AND NOT EXISTS (SELECT FROM known)")
-    .replace("<or known>", "\n    UNION ALL\n    SELECT true, place, message_offset FROM known")
+    .replace("<or known>", _OR_KNOWN)
 )
 
 # WHERE false: an existing row is locked but not written.
@@ -283,6 +293,12 @@ class PostgresSchema(Schema):
     def preamble(self) -> str:
         schema = self.dialect.schema
         return "" if schema is None else f'CREATE SCHEMA IF NOT EXISTS "{schema}";\n\n'
+
+    def unneeded(self) -> Operation[str]:
+        # Even where the schema exists, the right to create others would be asked for.
+        sql = "SELECT COUNT(*) FROM pg_catalog.pg_namespace WHERE nspname = $1::text"
+        result = yield Statement("schema.namespace", sql, (self.dialect.schema,))
+        return self.preamble().strip().removesuffix(";") if result.rows[0][0] else ""
 
 
 def postgres_store(**options: Any) -> Store:

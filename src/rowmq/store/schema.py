@@ -106,18 +106,31 @@ class Schema:
             if locked.rows[0][0] in (0, None):
                 raise Locked("another process has been migrating for five minutes; try again later")
         try:
-            return (yield from self._apply())
-        finally:
-            if self.unlock_sql is not None:
-                yield Statement("schema.unlock", self.dialect.fill(self.unlock_sql))
+            applied = yield from self._apply()
+        except Exception:
+            yield from self._unlock()
+            raise
+        yield from self._unlock()
+        return applied
+
+    def _unlock(self) -> Operation[None]:
+        if self.unlock_sql is not None:
+            yield Statement("schema.unlock", self.dialect.fill(self.unlock_sql))
 
     def _apply(self) -> Operation[list[Migration]]:
         # Not by themselves: what is pending must be found out under the lock that keeps others out.
         pending = yield from self.pending(sole=False)
+        unneeded = yield from self.unneeded()
         for migration in pending:
             for sql in statements(migration.sql):
-                yield Statement("schema.migrate", sql)
+                if strip_comments(sql) != unneeded:
+                    yield Statement("schema.migrate", sql)
         return pending
+
+    def unneeded(self) -> Operation[str]:
+        """A statement of the preamble that has nothing to do, and may be forbidden."""
+        yield from ()
+        return ""
 
 
 CREATE_MIGRATIONS = """\

@@ -253,10 +253,10 @@ class StepwiseTopics(Topics):
         self,
         entries: Sequence[Entry],
         *,
-        alone: bool = True,  # noqa: ARG002 - the steps are the same either way
+        alone: bool = True,
     ) -> Operation[list[PublishResult]]:
         fresh = unrepeated(entries)
-        counters = yield from self.checked_counters(fresh)
+        counters = yield from self.checked_counters(fresh, alone=alone)
         free = {partition: counter.next_offset for partition, counter in counters.items()}
         found: dict[tuple[str, str, str], Row] = {}
         for run in self.runs(fresh):
@@ -281,13 +281,15 @@ class StepwiseTopics(Topics):
         )
         return results(entries, found)
 
-    def checked_counters(self, entries: Sequence[Entry]) -> Operation[dict[Partition, Counter]]:
+    def checked_counters(
+        self, entries: Sequence[Entry], *, alone: bool
+    ) -> Operation[dict[Partition, Counter]]:
         """The locked counters of the entries' partitions, once no payload is too large.
 
         A partition is made only then: a caller who goes on after the error has nothing of it.
         """
         partitions = sorted({entry.partition for entry in entries})
-        counters = yield from self.lock_partitions(partitions)
+        counters = yield from self.find_partitions(partitions, alone=alone)
         limits = {topic: counter.payload_bytes_max for (topic, _), counter in counters.items()}
         missing = [partition for partition in partitions if partition not in counters]
         for topic in {topic for topic, _ in missing if topic not in limits}:
@@ -297,8 +299,18 @@ class StepwiseTopics(Topics):
         refuse_oversized(entries, limits)
         if missing:
             yield from self.create_partitions(missing)
-            counters |= yield from self.lock_partitions(missing)
+        if missing or not alone:
+            counters |= yield from self.lock_partitions(missing if alone else partitions)
         return counters
+
+    def find_partitions(
+        self,
+        partitions: Sequence[Partition],
+        *,
+        alone: bool,  # noqa: ARG002 - for a dialect
+    ) -> Operation[dict[Partition, Counter]]:
+        """The counters of those partitions that exist, locked if `alone`."""
+        return self.lock_partitions(partitions)
 
     @abstractmethod
     def lock_partitions(

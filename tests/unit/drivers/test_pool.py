@@ -320,7 +320,7 @@ def test_a_session_lent_out_during_a_fork_stays_the_parents(path: Path) -> None:
 
             def work() -> None:
                 # The child leaves the block too, and ends nothing that is not its own.
-                mq._driver.end(tx._session, error=KeyboardInterrupt())
+                mq._driver.end(tx._guard.session, error=KeyboardInterrupt())
                 gc.collect()
 
             assert exit_code(fork(work)) == 0

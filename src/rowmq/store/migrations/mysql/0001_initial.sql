@@ -76,6 +76,7 @@ CREATE TABLE IF NOT EXISTS {subscribers} (
     group_id        bigint NOT NULL,
     subscriber_name varbinary(200) NOT NULL,
     heartbeat_at    bigint NOT NULL,
+    expires_at      bigint NOT NULL,
     deregistered_at bigint,
     PRIMARY KEY (group_id, subscriber_name)
 ) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
@@ -90,7 +91,8 @@ CREATE TABLE IF NOT EXISTS {dead_letters} (
     attempts            integer NOT NULL,
     consumer_group      varbinary(200) NOT NULL,
     error               mediumblob,
-    PRIMARY KEY (partition_id, message_offset)
+    PRIMARY KEY (partition_id, message_offset),
+    UNIQUE (consumer_group, origin_partition_id, origin_offset)
 ) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
 
 -- Queues: a job's payload is written once; what changes hands is narrow.
@@ -111,6 +113,7 @@ CREATE TABLE IF NOT EXISTS {jobs} (
     encoding     smallint NOT NULL,
     queue        varbinary(200) NOT NULL,
     kind         varbinary(255) NOT NULL,
+    job_key      varbinary(255),
     ordering_key varbinary(255),
     headers      mediumblob,
     payload      longblob NOT NULL
@@ -118,21 +121,23 @@ CREATE TABLE IF NOT EXISTS {jobs} (
 
 -- Precedence is minus the priority, so that one ascending index is the claim's whole order.
 CREATE TABLE IF NOT EXISTS {ready} (
-    job_id     bigint NOT NULL,
-    due_at     bigint NOT NULL,
-    precedence integer NOT NULL,
-    attempts   integer NOT NULL,
-    deliveries integer NOT NULL,
-    queue      varbinary(200) NOT NULL,
+    job_id       bigint NOT NULL,
+    due_at       bigint NOT NULL,
+    precedence   integer NOT NULL,
+    attempts     integer NOT NULL,
+    deliveries   integer NOT NULL,
+    queue        varbinary(200) NOT NULL,
+    ordering_key varbinary(255),
     PRIMARY KEY (queue, precedence, due_at, job_id)
 ) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
 
+-- A lock is a claimed batch: of each job what stood in its ready row, so that it can be put back.
 CREATE TABLE IF NOT EXISTS {locks} (
     token        binary(16) PRIMARY KEY,
     locked_until bigint NOT NULL,
     queue        varbinary(200) NOT NULL,
     owner        varbinary(200) NOT NULL,
-    job_ids      mediumblob NOT NULL,
+    claimed      mediumblob NOT NULL,
     KEY locks_by_expiry (queue, locked_until)
 ) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
 

@@ -75,6 +75,7 @@ CREATE TABLE {subscribers} (
     group_id        bigint NOT NULL,
     subscriber_name text COLLATE "C" NOT NULL,
     heartbeat_at    bigint NOT NULL,
+    expires_at      bigint NOT NULL,
     deregistered_at bigint,
     PRIMARY KEY (group_id, subscriber_name)
 ) WITH (fillfactor = 50);
@@ -89,7 +90,8 @@ CREATE TABLE {dead_letters} (
     attempts            integer NOT NULL,
     consumer_group      text COLLATE "C" NOT NULL,
     error               text,
-    PRIMARY KEY (partition_id, message_offset)
+    PRIMARY KEY (partition_id, message_offset),
+    UNIQUE (consumer_group, origin_partition_id, origin_offset)
 );
 
 -- Queues: a job's payload is written once; what changes hands is narrow.
@@ -110,6 +112,7 @@ CREATE TABLE {jobs} (
     encoding     smallint NOT NULL,
     queue        text COLLATE "C" NOT NULL,
     kind         text COLLATE "C" NOT NULL,
+    job_key      text COLLATE "C",
     ordering_key text COLLATE "C",
     headers      text,
     payload      bytea NOT NULL
@@ -117,21 +120,23 @@ CREATE TABLE {jobs} (
 
 -- Precedence is minus the priority, so that one ascending index is the claim's whole order.
 CREATE TABLE {ready} (
-    job_id     bigint NOT NULL,
-    due_at     bigint NOT NULL,
-    precedence integer NOT NULL,
-    attempts   integer NOT NULL,
-    deliveries integer NOT NULL,
-    queue      text COLLATE "C" NOT NULL,
+    job_id       bigint NOT NULL,
+    due_at       bigint NOT NULL,
+    precedence   integer NOT NULL,
+    attempts     integer NOT NULL,
+    deliveries   integer NOT NULL,
+    queue        text COLLATE "C" NOT NULL,
+    ordering_key text COLLATE "C",
     PRIMARY KEY (queue, precedence, due_at, job_id)
 );
 
+-- A lock is a claimed batch: of each job what stood in its ready row, so that it can be put back.
 CREATE TABLE {locks} (
     token        uuid PRIMARY KEY,
     locked_until bigint NOT NULL,
     queue        text COLLATE "C" NOT NULL,
     owner        text COLLATE "C" NOT NULL,
-    job_ids      bigint[] NOT NULL
+    claimed      bigint[] NOT NULL
 );
 
 CREATE INDEX {prefix}locks_by_expiry ON {locks} (queue, locked_until);

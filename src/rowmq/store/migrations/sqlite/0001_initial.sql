@@ -77,6 +77,7 @@ CREATE TABLE {subscribers} (
     group_id        integer NOT NULL,
     subscriber_name text NOT NULL,
     heartbeat_at    integer NOT NULL,
+    expires_at      integer NOT NULL,
     deregistered_at integer,
     PRIMARY KEY (group_id, subscriber_name)
 ) WITHOUT ROWID;
@@ -91,7 +92,8 @@ CREATE TABLE {dead_letters} (
     attempts            integer NOT NULL,
     consumer_group      text NOT NULL,
     error               text,
-    PRIMARY KEY (partition_id, message_offset)
+    PRIMARY KEY (partition_id, message_offset),
+    UNIQUE (consumer_group, origin_partition_id, origin_offset)
 ) WITHOUT ROWID;
 
 -- Queues: a job's payload is written once; what changes hands is narrow.
@@ -112,6 +114,7 @@ CREATE TABLE {jobs} (
     encoding     integer NOT NULL,
     queue        text NOT NULL,
     kind         text NOT NULL,
+    job_key      text,
     ordering_key text,
     headers      text,
     payload      blob NOT NULL
@@ -119,21 +122,23 @@ CREATE TABLE {jobs} (
 
 -- Precedence is minus the priority, so that one ascending index is the claim's whole order.
 CREATE TABLE {ready} (
-    job_id     integer NOT NULL,
-    due_at     integer NOT NULL,
-    precedence integer NOT NULL,
-    attempts   integer NOT NULL,
-    deliveries integer NOT NULL,
-    queue      text NOT NULL,
+    job_id       integer NOT NULL,
+    due_at       integer NOT NULL,
+    precedence   integer NOT NULL,
+    attempts     integer NOT NULL,
+    deliveries   integer NOT NULL,
+    queue        text NOT NULL,
+    ordering_key text,
     PRIMARY KEY (queue, precedence, due_at, job_id)
 ) WITHOUT ROWID;
 
+-- A lock is a claimed batch: of each job what stood in its ready row, so that it can be put back.
 CREATE TABLE {locks} (
-    token        text PRIMARY KEY,
+    token        text NOT NULL PRIMARY KEY,
     locked_until integer NOT NULL,
     queue        text NOT NULL,
     owner        text NOT NULL,
-    job_ids      text NOT NULL
+    claimed      text NOT NULL
 );
 
 CREATE INDEX {prefix}locks_by_expiry ON {locks} (queue, locked_until);
