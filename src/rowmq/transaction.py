@@ -48,9 +48,10 @@ class Guard:
 
     def refuse_if_failed(self) -> None:
         if self.failure is not None:
+            reason = str(self.failure) or type(self.failure).__name__
             raise TransactionFailed(
                 f"this transaction was not committed, since something in it failed; repeat the "
-                f"whole block ({self.failure})"
+                f"whole block ({reason})"
             ) from self.failure
 
     @contextlib.contextmanager
