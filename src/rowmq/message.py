@@ -6,7 +6,6 @@ filled in by the database. They are msgspec structs: as light as tuples, with na
 
 import os
 import time
-import uuid
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Generic, TypeVar
@@ -72,4 +71,5 @@ def new_id() -> str:
     value = (millis & 0xFFFF_FFFF_FFFF) << 80 | random
     value = value & ~(0xF << 76) | 0x7 << 76
     value = value & ~(0x3 << 62) | 0x2 << 62
-    return str(uuid.UUID(int=value))
+    text = f"{value:032x}"
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
