@@ -11,6 +11,7 @@ import pytest
 
 from rowmq import Message, errors
 from tests import flavours
+from tests.choices import on_servers
 from tests.databases import Database
 
 BAD_NAMES = {
@@ -130,9 +131,8 @@ async def test_bad_limits(mq: Any, database: Database, value: Any) -> None:
     await nothing_written(mq, database)
 
 
+@on_servers
 async def test_a_wrong_password(database: Database, flavour: str) -> None:
-    if database.name == "sqlite":
-        return
     parts = urlsplit(database.url)
     wrong = f"{parts.scheme}://{parts.username}:s3cr3t-but-wrong@{parts.hostname}:{parts.port}"
     with pytest.raises(errors.AuthenticationFailed, match="user or password") as caught:
@@ -148,9 +148,8 @@ async def test_a_missing_database(database: Database, flavour: str, tmp_path: Pa
         await flavours.connect(flavour, url)
 
 
+@on_servers
 async def test_an_unreachable_server(database: Database, flavour: str) -> None:
-    if database.name == "sqlite":
-        return
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         port = unused.getsockname()[1]
@@ -161,9 +160,8 @@ async def test_an_unreachable_server(database: Database, flavour: str) -> None:
     assert "s3cr3t" not in str(caught.value)
 
 
+@on_servers
 async def test_a_server_that_never_answers(database: Database, flavour: str) -> None:
-    if database.name == "sqlite":
-        return
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()

@@ -15,6 +15,7 @@ from rowmq.store.postgres import PostgresTopics
 from rowmq.store.statement import Operation, Statement
 from rowmq.store.store import Store
 from rowmq.store.topics import Entry, results
+from tests.choices import on_servers
 from tests.conftest import Connect
 from tests.databases import Database, Databases
 
@@ -71,11 +72,10 @@ async def test_a_held_publish_that_rolls_back_leaves_no_gap(
     assert [m.payload for m in await quick.read("orders")] == ["next"]
 
 
+@on_servers  # one writer at a time is what SQLite is
 async def test_other_partitions_do_not_wait_for_one_held_open(
     connect: Connect, database: Database
 ) -> None:
-    if database.name == "sqlite":
-        return  # one writer at a time is what SQLite is
     slow, quick = await connect(database.url), await connect(database.url)
     await slow.publish_many("orders", [Message(payload=0, key=k) for k in ("k", "other")])
     async with slow.transaction() as tx:
@@ -85,12 +85,11 @@ async def test_other_partitions_do_not_wait_for_one_held_open(
             await quick.publish("orders", "quick", key="new")
 
 
+@on_servers  # one writer at a time is what SQLite is
 async def test_a_key_held_open_makes_no_other_publish_of_the_client_wait(
     connect: Connect, database: Database
 ) -> None:
     """Single publishes share transactions, but only with those that wait for the same lock."""
-    if database.name == "sqlite":
-        return  # one writer at a time is what SQLite is
     mq = await connect(database.url)
     # A name nobody used: MySQL locks the gaps around rows that were deleted and not yet purged.
     topic = secrets.token_hex(8)

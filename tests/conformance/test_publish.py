@@ -8,6 +8,7 @@ import pytest
 
 import rowmq
 from rowmq import Message, errors
+from tests.choices import async_only
 from tests.conftest import Connect
 from tests.databases import Database
 
@@ -257,11 +258,10 @@ async def test_a_burst_over_many_keys_waits_for_connections(
     assert topic.messages == 600
 
 
+@async_only  # threads cannot be cancelled
 async def test_a_cancelled_publish_takes_no_other_with_it(
-    connect: Connect, database: Database, flavour: str
+    connect: Connect, database: Database
 ) -> None:
-    if flavour == "sync":
-        return  # threads cannot be cancelled
     mq = await connect(database.url)
     tasks = [asyncio.create_task(mq.publish("t", n, key="k")) for n in range(20)]
     await asyncio.sleep(0)

@@ -10,15 +10,15 @@ from rowmq import errors
 from rowmq.store.dialect import TABLES
 from rowmq.store.schema import Schema, statements
 from tests import flavours
+from tests.choices import on_mysql, on_servers, on_sqlite
 from tests.conftest import Connect
-from tests.databases import Database, MySQLDatabase, SQLiteDatabase
+from tests.databases import Database, SQLiteDatabase
 
 
+@on_servers
 async def test_a_server_without_tables_says_what_to_run(
     connect: Connect, empty_database: Database
 ) -> None:
-    if empty_database.name == "sqlite":
-        return  # it migrates itself: see below
     mq = await connect(empty_database.url)
     for call in (mq.publish("t", 1), mq.read("t"), mq.topics()):
         with pytest.raises(errors.SchemaMissing, match="rowmq migrate"):
@@ -57,11 +57,10 @@ async def test_migrate_is_repeatable(connect: Connect, empty_database: Database)
     assert len(await mq.read("t")) == 1
 
 
+@on_servers  # it has migrated itself by then
 async def test_a_dry_run_changes_nothing_and_prints_all(
     connect: Connect, empty_database: Database
 ) -> None:
-    if empty_database.name == "sqlite":
-        return  # it has migrated itself by then
     mq = await connect(empty_database.url)
     (migration,) = await mq.migrate(dry_run=True)
     with pytest.raises(errors.SchemaMissing):
@@ -128,11 +127,10 @@ async def test_an_older_schema_is_reported_and_brought_up_to_date(
     await mq.publish("t", 1)
 
 
+@on_mysql  # DDL is transactional on the others
 async def test_a_migration_cut_off_half_way_can_be_finished(
     connect: Connect, empty_database: Database
 ) -> None:
-    if not isinstance(empty_database, MySQLDatabase):
-        return  # DDL is transactional on the others
     script = statements(rowmq.schema_sql("mysql"))
     for statement in script[: len(script) // 2]:
         empty_database.execute(statement)
@@ -198,10 +196,9 @@ def test_ids_are_never_given_twice(database: Database) -> None:
         assert seen[0] < seen[1], table
 
 
+@on_mysql
 def test_nothing_is_truncated_even_by_a_lax_server(database: Database) -> None:
     """Every column is wide enough for what the checks let through."""
-    if not isinstance(database, MySQLDatabase):
-        return
     widths = database.execute(
         "SELECT table_name, column_name, character_maximum_length FROM information_schema.columns "
         "WHERE table_schema = DATABASE() AND data_type IN ('varbinary', 'varchar')"
@@ -211,9 +208,8 @@ def test_nothing_is_truncated_even_by_a_lax_server(database: Database) -> None:
     assert {name: found[name] for name in wanted} == wanted
 
 
+@on_sqlite
 def test_durability_of_sqlite(database: Database) -> None:
-    if database.name != "sqlite":
-        return
     with rowmq.connect(database.url) as mq, mq.transaction() as tx:
         assert tx.execute("PRAGMA journal_mode").rows == [("wal",)]
         assert tx.execute("PRAGMA synchronous").rows == [(2,)]

@@ -255,7 +255,10 @@ RELEASE = Statement("savepoint.release", "RELEASE SAVEPOINT rowmq")
 
 def schema_missing(error: MissingTable) -> SchemaMissing:
     """A table of our own is missing: then the schema is."""
-    meaning = SchemaMissing(f"RowMQ's tables are not there; run `rowmq migrate` ({error})")
+    meaning = SchemaMissing(
+        f"RowMQ's tables are not there; run `rowmq migrate`, or, if connection= was given, see "
+        f"that it leads to the same database as the client's URL ({error})"
+    )
     meaning.__cause__ = error
     return meaning
 
