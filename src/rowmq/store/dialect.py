@@ -35,7 +35,6 @@ TABLES = (
     "groups",
     "offsets",
     "delivery_state",
-    "leases",
     "subscribers",
     "dead_letters",
     "queues",

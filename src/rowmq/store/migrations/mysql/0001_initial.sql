@@ -1,7 +1,8 @@
 -- Names are VARBINARY: exact to the byte. Every text collation that MySQL and MariaDB share ignores
 -- trailing spaces. DDL commits by itself here, so each statement can be repeated after a crash.
 
--- Topics: a partitioned log. A partition's row is its registry entry and its counter in one.
+-- Topics: a partitioned log. A partition's row is its registry entry and its counter in one; it also
+-- knows the largest payload it ever had, so that a reader can bound its memory before it reads.
 
 CREATE TABLE IF NOT EXISTS {topics} (
     topic             varbinary(200) PRIMARY KEY,
@@ -16,6 +17,7 @@ CREATE TABLE IF NOT EXISTS {partitions} (
     partition_key varbinary(255) NOT NULL,
     first_offset  bigint NOT NULL DEFAULT 1,
     next_offset   bigint NOT NULL,
+    largest_bytes bigint NOT NULL DEFAULT 0,
     UNIQUE (topic, partition_key)
 ) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
 
@@ -33,52 +35,57 @@ CREATE TABLE IF NOT EXISTS {messages} (
 
 -- Consumer groups: where each one stands, who owns what, and what is in flight, as ranges.
 
+-- Expired counts the messages that retention let go of before the group had acked them.
 CREATE TABLE IF NOT EXISTS {groups} (
     id             bigint NOT NULL AUTO_INCREMENT PRIMARY KEY,
     topic          varbinary(200) NOT NULL,
     consumer_group varbinary(200) NOT NULL,
     start_at       varbinary(40) NOT NULL,
     created_at     bigint NOT NULL,
+    expired        bigint NOT NULL DEFAULT 0,
     UNIQUE (topic, consumer_group)
 ) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
 
+-- A group's place in a partition, and its lease, in one row: so one predicate fences every write.
+-- The newest delivered range, the tail, stands in this row too: a batch that is delivered and acked
+-- whole writes no other. Version counts the writes; touched asks the owner to look again.
 CREATE TABLE IF NOT EXISTS {offsets} (
     group_id         bigint NOT NULL,
     partition_id     bigint NOT NULL,
     offset_acked     bigint NOT NULL,
     offset_delivered bigint NOT NULL,
+    tail_first       bigint NOT NULL,
+    tail_until       bigint NOT NULL,
     epoch            bigint NOT NULL,
-    PRIMARY KEY (group_id, partition_id)
+    version          bigint NOT NULL,
+    leased_by        bigint NOT NULL,
+    tail_attempts    integer NOT NULL,
+    touched          smallint NOT NULL,
+    PRIMARY KEY (group_id, partition_id),
+    KEY offsets_by_owner (group_id, leased_by, partition_id)
 ) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
 
+-- States: 1 delivered, 2 waiting to be delivered again, 3 acked out of order.
 CREATE TABLE IF NOT EXISTS {delivery_state} (
     group_id        bigint NOT NULL,
     partition_id    bigint NOT NULL,
     first_offset    bigint NOT NULL,
     last_offset     bigint NOT NULL,
-    acked           boolean NOT NULL,
     invisible_until bigint NOT NULL,
-    retry_count     integer NOT NULL,
+    attempts        integer NOT NULL,
+    state           smallint NOT NULL,
+    error           mediumblob,
     PRIMARY KEY (group_id, partition_id, first_offset)
 ) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
 
-CREATE TABLE IF NOT EXISTS {leases} (
-    group_id     bigint NOT NULL,
-    partition_id bigint NOT NULL,
-    leased_by    varbinary(200) NOT NULL,
-    epoch        bigint NOT NULL,
-    leased_at    bigint NOT NULL,
-    PRIMARY KEY (group_id, partition_id),
-    KEY leases_by_owner (group_id, leased_by)
-) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
-
+-- A subscriber's id is never given twice: a lease names it, and so cannot be mistaken for another's.
 CREATE TABLE IF NOT EXISTS {subscribers} (
+    id              bigint NOT NULL AUTO_INCREMENT PRIMARY KEY,
     group_id        bigint NOT NULL,
-    subscriber_name varbinary(200) NOT NULL,
     heartbeat_at    bigint NOT NULL,
     expires_at      bigint NOT NULL,
-    deregistered_at bigint,
-    PRIMARY KEY (group_id, subscriber_name)
+    subscriber_name varbinary(200) NOT NULL,
+    KEY subscribers_by_group (group_id, id)
 ) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
 
 -- A dead letter is a message of its own in the dead-letter topic; this is where it came from.
@@ -89,10 +96,12 @@ CREATE TABLE IF NOT EXISTS {dead_letters} (
     origin_offset       bigint NOT NULL,
     failed_at           bigint NOT NULL,
     attempts            integer NOT NULL,
+    origin_topic        varbinary(200) NOT NULL,
     consumer_group      varbinary(200) NOT NULL,
+    origin_id           varbinary(255) NOT NULL,
     error               mediumblob,
     PRIMARY KEY (partition_id, message_offset),
-    UNIQUE (consumer_group, origin_partition_id, origin_offset)
+    KEY dead_letters_by_origin (origin_topic, failed_at, partition_id, message_offset)
 ) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
 
 -- Queues: a job's payload is written once; what changes hands is narrow.

@@ -1,7 +1,8 @@
 -- Text compares byte by byte here. AUTOINCREMENT: an id is never given twice, even after a delete.
 -- Narrow tables are clustered by their key; wide ones keep their rowid, so that appends stay appends.
 
--- Topics: a partitioned log. A partition's row is its registry entry and its counter in one.
+-- Topics: a partitioned log. A partition's row is its registry entry and its counter in one; it also
+-- knows the largest payload it ever had, so that a reader can bound its memory before it reads.
 
 CREATE TABLE {topics} (
     topic             text PRIMARY KEY,
@@ -16,6 +17,7 @@ CREATE TABLE {partitions} (
     partition_key text NOT NULL,
     first_offset  integer NOT NULL DEFAULT 1,
     next_offset   integer NOT NULL,
+    largest_bytes integer NOT NULL DEFAULT 0,
     UNIQUE (topic, partition_key)
 );
 
@@ -33,54 +35,60 @@ CREATE TABLE {messages} (
 
 -- Consumer groups: where each one stands, who owns what, and what is in flight, as ranges.
 
+-- Expired counts the messages that retention let go of before the group had acked them.
 CREATE TABLE {groups} (
     id             integer PRIMARY KEY AUTOINCREMENT,
     topic          text NOT NULL,
     consumer_group text NOT NULL,
     start_at       text NOT NULL,
     created_at     integer NOT NULL,
+    expired        integer NOT NULL DEFAULT 0,
     UNIQUE (topic, consumer_group)
 );
 
+-- A group's place in a partition, and its lease, in one row: so one predicate fences every write.
+-- The newest delivered range, the tail, stands in this row too: a batch that is delivered and acked
+-- whole writes no other. Version counts the writes; touched asks the owner to look again.
 CREATE TABLE {offsets} (
     group_id         integer NOT NULL,
     partition_id     integer NOT NULL,
     offset_acked     integer NOT NULL,
     offset_delivered integer NOT NULL,
+    tail_first       integer NOT NULL,
+    tail_until       integer NOT NULL,
     epoch            integer NOT NULL,
+    version          integer NOT NULL,
+    leased_by        integer NOT NULL,
+    tail_attempts    integer NOT NULL,
+    touched          integer NOT NULL,
     PRIMARY KEY (group_id, partition_id)
 ) WITHOUT ROWID;
 
+CREATE INDEX {prefix}offsets_by_owner ON {offsets} (group_id, leased_by, partition_id);
+
+-- States: 1 delivered, 2 waiting to be delivered again, 3 acked out of order.
 CREATE TABLE {delivery_state} (
     group_id        integer NOT NULL,
     partition_id    integer NOT NULL,
     first_offset    integer NOT NULL,
     last_offset     integer NOT NULL,
-    acked           integer NOT NULL,
     invisible_until integer NOT NULL,
-    retry_count     integer NOT NULL,
+    attempts        integer NOT NULL,
+    state           integer NOT NULL,
+    error           text,
     PRIMARY KEY (group_id, partition_id, first_offset)
 ) WITHOUT ROWID;
 
-CREATE TABLE {leases} (
-    group_id     integer NOT NULL,
-    partition_id integer NOT NULL,
-    leased_by    text NOT NULL,
-    epoch        integer NOT NULL,
-    leased_at    integer NOT NULL,
-    PRIMARY KEY (group_id, partition_id)
-) WITHOUT ROWID;
-
-CREATE INDEX {prefix}leases_by_owner ON {leases} (group_id, leased_by);
-
+-- A subscriber's id is never given twice: a lease names it, and so cannot be mistaken for another's.
 CREATE TABLE {subscribers} (
+    id              integer PRIMARY KEY AUTOINCREMENT,
     group_id        integer NOT NULL,
-    subscriber_name text NOT NULL,
     heartbeat_at    integer NOT NULL,
     expires_at      integer NOT NULL,
-    deregistered_at integer,
-    PRIMARY KEY (group_id, subscriber_name)
-) WITHOUT ROWID;
+    subscriber_name text NOT NULL
+);
+
+CREATE INDEX {prefix}subscribers_by_group ON {subscribers} (group_id, id);
 
 -- A dead letter is a message of its own in the dead-letter topic; this is where it came from.
 CREATE TABLE {dead_letters} (
@@ -90,11 +98,15 @@ CREATE TABLE {dead_letters} (
     origin_offset       integer NOT NULL,
     failed_at           integer NOT NULL,
     attempts            integer NOT NULL,
+    origin_topic        text NOT NULL,
     consumer_group      text NOT NULL,
+    origin_id           text NOT NULL,
     error               text,
-    PRIMARY KEY (partition_id, message_offset),
-    UNIQUE (consumer_group, origin_partition_id, origin_offset)
+    PRIMARY KEY (partition_id, message_offset)
 ) WITHOUT ROWID;
+
+CREATE INDEX {prefix}dead_letters_by_origin
+    ON {dead_letters} (origin_topic, failed_at, partition_id, message_offset);
 
 -- Queues: a job's payload is written once; what changes hands is narrow.
 
