@@ -5,11 +5,11 @@ each call runs in a thread and is awaited likewise.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import rowmq
 
@@ -36,10 +36,26 @@ class Awaited:
             return member
 
         async def call(*args: Any, **kwargs: Any) -> Any:
+            given = [plain(value) for value in args]
             kwargs = {key: plain(value) for key, value in kwargs.items()}
-            return await in_thread(member, *args, **kwargs)
+            return awaited(await in_thread(member, *given, **kwargs))
 
         return call
+
+    def subscribe(self, *args: Any, **kwargs: Any) -> "Subscribing":
+        return Subscribing(partial(self.target.subscribe, *args, **kwargs))
+
+    async def __aiter__(self) -> AsyncIterator["Awaited"]:
+        """The deliveries of a subscriber."""
+        deliveries = iter(self.target)
+        while (delivery := await in_thread(next, deliveries, None)) is not None:
+            yield Awaited(delivery)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await in_thread(self.target.close)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator["Awaited"]:
@@ -54,8 +70,40 @@ class Awaited:
             await in_thread(manager.__exit__, None, None, None)
 
 
+class Subscribing:
+    """A sync subscriber to be: awaited, or entered, like an async one."""
+
+    def __init__(self, subscribe: Callable[[], Any]) -> None:
+        self.subscribe = subscribe
+        self.subscriber: Awaited | None = None
+
+    async def start(self) -> Awaited:
+        self.subscriber = Awaited(await in_thread(self.subscribe))
+        return self.subscriber
+
+    def __await__(self) -> Generator[Any, None, Awaited]:
+        return self.start().__await__()
+
+    async def __aenter__(self) -> Awaited:
+        return await self.start()
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self.subscriber is not None
+        await self.subscriber.close()
+
+
 def plain(value: Any) -> Any:
+    """What a sync client is given: the sync things themselves."""
+    if isinstance(value, list):
+        return [plain(item) for item in value]
     return value.target if isinstance(value, Awaited) else value
+
+
+def awaited(value: Any) -> Any:
+    """What a sync client gives, made to be awaited where it has methods."""
+    if isinstance(value, list):
+        return [awaited(item) for item in value]
+    return Awaited(value) if isinstance(value, rowmq.Delivery) else value
 
 
 async def connect(flavour: str, url: str, **options: Any) -> Any:

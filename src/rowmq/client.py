@@ -4,32 +4,45 @@ They have the same methods with the same signatures, and each method is a line o
 input, name the operation, run it. What happens is in `store`, how it is run in `drivers`.
 """
 
+import asyncio
 import builtins
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
+from operator import attrgetter
 from types import TracebackType
 from typing import Any, Self, TypeVar, overload
 
+from rowmq.administration import Administration, AsyncAdministration
 from rowmq.combining import AsyncCombiner, Combiner
 from rowmq.drivers.base import AsyncDriver, SyncDriver
 from rowmq.drivers.callers import async_guest_of, guest_of
+from rowmq.drivers.watching import Notifier, Watcher
 from rowmq.engine import Engine, Options, open_async_engine, open_engine, store_for
 from rowmq.errors import InvalidInput, InvalidOption, Locked, SchemaError, SchemaTooNew
 from rowmq.message import Message, Migration, PublishResult, TopicInfo
 from rowmq.naming import check_key, check_topic
+from rowmq.policy import RetryStrategy
 from rowmq.store.dialect import DEFAULT_LOCK_SECONDS, DEFAULT_PREFIX
 from rowmq.store.statement import Operation
-from rowmq.store.topics import Entry, check_limit, prepare
+from rowmq.store.topics import Entry, check_limit, check_retention, prepare
+from rowmq.subscriber.delivery import AsyncDelivery, Delivery
+from rowmq.subscriber.home import Home
+from rowmq.subscriber.options import options_of
+from rowmq.subscriber.subscriber import AsyncSubscriber, Subscriber
 from rowmq.times import Duration, to_micros
 from rowmq.transaction import AsyncTransaction, Guard, Transaction, guard_of
 
 __all__ = [
     "DEFAULT_PREFIX",
+    "AsyncDelivery",
     "AsyncRowMQ",
+    "AsyncSubscriber",
     "AsyncTransaction",
+    "Delivery",
     "RowMQ",
+    "Subscriber",
     "Transaction",
     "connect",
     "connect_async",
@@ -51,6 +64,7 @@ def connect(
     lock_timeout: Duration = DEFAULT_LOCK_SECONDS,
     retry_for: Duration = 10.0,
     prepared_statements: bool = True,
+    notify: bool = True,
     auto_migrate: bool = True,
 ) -> "RowMQ":
     """Connect to a database for sync code.
@@ -59,8 +73,11 @@ def connect(
     `mariadb://...`. `prefix` and, on PostgreSQL, `schema` say where the tables are. At most
     `pool_size` connections are opened; a call waits `pool_timeout` for a free one, and
     `lock_timeout` for what another transaction has locked. Transient errors are retried for
-    `retry_for`. Turn `prepared_statements` off behind PgBouncer. `auto_migrate` says whether
-    SQLite creates and updates its tables here.
+    `retry_for`. Turn `prepared_statements` off behind PgBouncer. `notify` says whether, on
+    PostgreSQL, publishing wakes subscribers up at once (NOTIFY) and this client's own are woken
+    (LISTEN, on one more connection); without, they poll. Turn it off for two-phase commits, which
+    PostgreSQL refuses after a NOTIFY. `auto_migrate` says whether SQLite creates and updates its
+    tables here.
 
     Raises `UnknownScheme`, `InvalidURL`, `MissingExtra`, `DatabaseUnreachable`,
     `AuthenticationFailed`, `NotADatabase` or `SchemaTooNew`. SQLite is migrated at once; a server
@@ -75,6 +92,7 @@ def connect(
         lock_timeout=lock_timeout,
         retry_for=retry_for,
         prepared_statements=prepared_statements,
+        notify=notify,
     )
     mq = RowMQ(open_engine(url, options))
     try:
@@ -96,6 +114,7 @@ async def connect_async(
     lock_timeout: Duration = DEFAULT_LOCK_SECONDS,
     retry_for: Duration = 10.0,
     prepared_statements: bool = True,
+    notify: bool = True,
     auto_migrate: bool = True,
 ) -> "AsyncRowMQ":
     """Connect to a database for async code; everything else is as for `connect`."""
@@ -108,6 +127,7 @@ async def connect_async(
         lock_timeout=lock_timeout,
         retry_for=retry_for,
         prepared_statements=prepared_statements,
+        notify=notify,
     )
     mq = AsyncRowMQ(open_async_engine(url, options))
     try:
@@ -126,7 +146,7 @@ def schema_sql(database: str, *, prefix: str = DEFAULT_PREFIX, schema: str | Non
     return store_for(database, prefix=prefix, schema=schema).schema.script()
 
 
-class RowMQ:
+class RowMQ(Administration):
     """A client for sync code. Safe to share between threads, and to use after a fork."""
 
     def __init__(self, engine: Engine[SyncDriver]) -> None:
@@ -134,7 +154,12 @@ class RowMQ:
         self._driver = engine.driver
         self._store = engine.store
         self._checked = False
-        self._combiner = Combiner(self._publish, self._store.topics.lock_of)
+        self._notifier = Notifier(enabled=engine.notify)
+        self._watcher = Watcher(engine.new_watch)
+        self._home = Home(self._store, self._run, spare=spare_of(engine), watcher=self._watcher)
+        self._combiner = Combiner(
+            self._publish, self._store.topics.lock_of, size_of=attrgetter("size"), repeatable=True
+        )
 
     # --- topics ---------------------------------------------------------------------------------
 
@@ -222,11 +247,135 @@ class RowMQ:
         return self._run(self._store.topics.list_topics)
 
     def configure_topic(
-        self, topic: str, *, max_payload_bytes: int | None = None, connection: Any = None
+        self,
+        topic: str,
+        *,
+        retention: Duration | None = None,
+        max_payload_bytes: int | None = None,
+        connection: Any = None,
     ) -> None:
-        """Change a topic's settings; those left out stay as they are."""
-        limit, name = check_limit(max_payload_bytes), check_topic(topic)
-        self._run(partial(self._store.topics.configure, name, max_payload_bytes=limit), connection)
+        """Change a topic's settings; those left out stay as they are.
+
+        A message older than `retention` may be deleted; `timedelta.max`, or an infinite number,
+        keeps messages for ever, which is how a topic begins.
+        """
+        configure = configure_operation(
+            self._store.topics.configure, topic, retention, max_payload_bytes
+        )
+        self._run(configure, connection)
+
+    @overload
+    def subscribe(
+        self,
+        topic: str,
+        *,
+        group: str,
+        name: str | None = None,
+        batch_size: int = 10,
+        visibility: Duration = 60.0,
+        max_attempts: int | None = None,
+        backoff: RetryStrategy | None = None,
+        lease_duration: Duration = 30.0,
+        heartbeat_interval: Duration | None = None,
+        strict: bool = False,
+        dlq_suffix: str = "_dlq",
+        start: str = "earliest",
+        type: None = None,
+        max_in_flight: int = 1_000,
+        max_bytes: int = 64 * 1024 * 1024,
+        flush_interval: Duration = 0.0,
+        poll_interval: Duration = 0.1,
+        discovery_interval: Duration = 1.0,
+        idle_timeout: Duration = 60.0,
+        on_lost: Callable[[Sequence[Delivery[Any]]], None] | None = None,
+    ) -> "Subscriber[Any]": ...
+
+    @overload
+    def subscribe(
+        self,
+        topic: str,
+        *,
+        group: str,
+        name: str | None = None,
+        batch_size: int = 10,
+        visibility: Duration = 60.0,
+        max_attempts: int | None = None,
+        backoff: RetryStrategy | None = None,
+        lease_duration: Duration = 30.0,
+        heartbeat_interval: Duration | None = None,
+        strict: bool = False,
+        dlq_suffix: str = "_dlq",
+        start: str = "earliest",
+        type: builtins.type[T],
+        max_in_flight: int = 1_000,
+        max_bytes: int = 64 * 1024 * 1024,
+        flush_interval: Duration = 0.0,
+        poll_interval: Duration = 0.1,
+        discovery_interval: Duration = 1.0,
+        idle_timeout: Duration = 60.0,
+        on_lost: Callable[[Sequence[Delivery[Any]]], None] | None = None,
+    ) -> "Subscriber[T]": ...
+
+    def subscribe(
+        self,
+        topic: str,
+        *,
+        group: str,
+        name: str | None = None,
+        batch_size: int = 10,
+        visibility: Duration = 60.0,
+        max_attempts: int | None = None,
+        backoff: RetryStrategy | None = None,
+        lease_duration: Duration = 30.0,
+        heartbeat_interval: Duration | None = None,
+        strict: bool = False,
+        dlq_suffix: str = "_dlq",
+        start: str = "earliest",
+        type: Any = None,
+        max_in_flight: int = 1_000,
+        max_bytes: int = 64 * 1024 * 1024,
+        flush_interval: Duration = 0.0,
+        poll_interval: Duration = 0.1,
+        discovery_interval: Duration = 1.0,
+        idle_timeout: Duration = 60.0,
+        on_lost: Callable[[Sequence[Delivery[Any]]], None] | None = None,
+    ) -> "Subscriber[Any]":
+        """Join a consumer group, which is created if it is new, and consume a topic.
+
+        A message that is not settled within `visibility` is delivered again. After `max_attempts`
+        (3, if not given; 1,000 for a dead-letter topic) it goes to the dead letters; `backoff` says
+        how long a nacked one waits. `strict` has one message of a key in flight at a time.
+        `max_in_flight` and `max_bytes` bound what is delivered and not settled. Payloads come as
+        `type`, if one is given. `on_lost` is told of deliveries whose lease was lost.
+
+        Close it, or leave its `with` block, and others take over at once; otherwise they do when
+        `lease_duration` has passed since its last heartbeat.
+        """
+        options = options_of(
+            topic,
+            group=group,
+            name=name,
+            batch_size=batch_size,
+            visibility=visibility,
+            max_attempts=max_attempts,
+            backoff=backoff,
+            lease_duration=lease_duration,
+            heartbeat_interval=heartbeat_interval,
+            strict=strict,
+            dlq_suffix=dlq_suffix,
+            start=start,
+            type=type,
+            max_in_flight=max_in_flight,
+            max_bytes=max_bytes,
+            flush_interval=flush_interval,
+            poll_interval=poll_interval,
+            discovery_interval=discovery_interval,
+            idle_timeout=idle_timeout,
+            on_lost=on_lost,
+        )
+        subscriber: Subscriber[Any] = Subscriber(self._home, options)
+        self._home.subscribers.add(subscriber)
+        return subscriber
 
     # --- transactions, schema, life -------------------------------------------------------------
 
@@ -260,7 +409,11 @@ class RowMQ:
         return done
 
     def close(self) -> None:
-        """Close every connection. A call after that raises `Closed`."""
+        """Close every subscriber and every connection. A call after that raises `Closed`."""
+        for subscriber in list(self._home.subscribers):
+            subscriber.close()
+        self._home.heart.close()
+        self._watcher.close()
         self._driver.close()
 
     def __enter__(self) -> Self:
@@ -279,7 +432,9 @@ class RowMQ:
     def _publish(self, entries: list[Entry], connection: Any = None) -> list[PublishResult]:
         if not entries:
             return []
-        publish = partial(self._store.topics.publish, entries, alone=connection is None)
+        publish = publish_operation(
+            self._store.topics.publish, self._notifier, entries, alone=connection is None
+        )
         return self._run(publish, connection)
 
     def _run(self, make: Callable[[], Operation[T]], connection: Any = None) -> T:
@@ -309,7 +464,7 @@ class RowMQ:
             self._checked = True
 
 
-class AsyncRowMQ:
+class AsyncRowMQ(AsyncAdministration):
     """A client for async code, for one event loop."""
 
     def __init__(self, engine: Engine[AsyncDriver]) -> None:
@@ -317,8 +472,15 @@ class AsyncRowMQ:
         self._driver = engine.driver
         self._store = engine.store
         self._checked = False
+        self._notifier = Notifier(enabled=engine.notify)
+        self._watcher = Watcher(engine.new_watch)
+        self._home = Home(self._store, self._run, spare=spare_of(engine), watcher=self._watcher)
         self._combiner = AsyncCombiner(
-            self._publish, self._store.topics.lock_of, at_once=engine.driver.pool.size
+            self._publish,
+            self._store.topics.lock_of,
+            size_of=attrgetter("size"),
+            at_once=engine.driver.pool.size,
+            repeatable=True,
         )
 
     # --- topics ---------------------------------------------------------------------------------
@@ -398,12 +560,123 @@ class AsyncRowMQ:
         return await self._run(self._store.topics.list_topics)
 
     async def configure_topic(
-        self, topic: str, *, max_payload_bytes: int | None = None, connection: Any = None
+        self,
+        topic: str,
+        *,
+        retention: Duration | None = None,
+        max_payload_bytes: int | None = None,
+        connection: Any = None,
     ) -> None:
-        """Change a topic's settings; those left out stay as they are."""
-        limit, name = check_limit(max_payload_bytes), check_topic(topic)
-        configure = partial(self._store.topics.configure, name, max_payload_bytes=limit)
+        """Change a topic's settings: see `RowMQ.configure_topic`."""
+        configure = configure_operation(
+            self._store.topics.configure, topic, retention, max_payload_bytes
+        )
         await self._run(configure, connection)
+
+    @overload
+    def subscribe(
+        self,
+        topic: str,
+        *,
+        group: str,
+        name: str | None = None,
+        batch_size: int = 10,
+        visibility: Duration = 60.0,
+        max_attempts: int | None = None,
+        backoff: RetryStrategy | None = None,
+        lease_duration: Duration = 30.0,
+        heartbeat_interval: Duration | None = None,
+        strict: bool = False,
+        dlq_suffix: str = "_dlq",
+        start: str = "earliest",
+        type: None = None,
+        max_in_flight: int = 1_000,
+        max_bytes: int = 64 * 1024 * 1024,
+        flush_interval: Duration = 0.0,
+        poll_interval: Duration = 0.1,
+        discovery_interval: Duration = 1.0,
+        idle_timeout: Duration = 60.0,
+        on_lost: Callable[[Sequence[AsyncDelivery[Any]]], None] | None = None,
+    ) -> "AsyncSubscriber[Any]": ...
+
+    @overload
+    def subscribe(
+        self,
+        topic: str,
+        *,
+        group: str,
+        name: str | None = None,
+        batch_size: int = 10,
+        visibility: Duration = 60.0,
+        max_attempts: int | None = None,
+        backoff: RetryStrategy | None = None,
+        lease_duration: Duration = 30.0,
+        heartbeat_interval: Duration | None = None,
+        strict: bool = False,
+        dlq_suffix: str = "_dlq",
+        start: str = "earliest",
+        type: builtins.type[T],
+        max_in_flight: int = 1_000,
+        max_bytes: int = 64 * 1024 * 1024,
+        flush_interval: Duration = 0.0,
+        poll_interval: Duration = 0.1,
+        discovery_interval: Duration = 1.0,
+        idle_timeout: Duration = 60.0,
+        on_lost: Callable[[Sequence[AsyncDelivery[Any]]], None] | None = None,
+    ) -> "AsyncSubscriber[T]": ...
+
+    def subscribe(
+        self,
+        topic: str,
+        *,
+        group: str,
+        name: str | None = None,
+        batch_size: int = 10,
+        visibility: Duration = 60.0,
+        max_attempts: int | None = None,
+        backoff: RetryStrategy | None = None,
+        lease_duration: Duration = 30.0,
+        heartbeat_interval: Duration | None = None,
+        strict: bool = False,
+        dlq_suffix: str = "_dlq",
+        start: str = "earliest",
+        type: Any = None,
+        max_in_flight: int = 1_000,
+        max_bytes: int = 64 * 1024 * 1024,
+        flush_interval: Duration = 0.0,
+        poll_interval: Duration = 0.1,
+        discovery_interval: Duration = 1.0,
+        idle_timeout: Duration = 60.0,
+        on_lost: Callable[[Sequence[AsyncDelivery[Any]]], None] | None = None,
+    ) -> "AsyncSubscriber[Any]":
+        """Join a consumer group and consume a topic, with `async with` or `await`: see
+        `RowMQ.subscribe`.
+        """
+        options = options_of(
+            topic,
+            group=group,
+            name=name,
+            batch_size=batch_size,
+            visibility=visibility,
+            max_attempts=max_attempts,
+            backoff=backoff,
+            lease_duration=lease_duration,
+            heartbeat_interval=heartbeat_interval,
+            strict=strict,
+            dlq_suffix=dlq_suffix,
+            start=start,
+            type=type,
+            max_in_flight=max_in_flight,
+            max_bytes=max_bytes,
+            flush_interval=flush_interval,
+            poll_interval=poll_interval,
+            discovery_interval=discovery_interval,
+            idle_timeout=idle_timeout,
+            on_lost=on_lost,
+        )
+        subscriber: AsyncSubscriber[Any] = AsyncSubscriber(self._home, options)
+        self._home.subscribers.add(subscriber)
+        return subscriber
 
     # --- transactions, schema, life -------------------------------------------------------------
 
@@ -431,8 +704,14 @@ class AsyncRowMQ:
         return done
 
     async def close(self) -> None:
-        """Close every connection. A call after that raises `Closed`."""
+        """Close every subscriber and every connection. A call after that raises `Closed`."""
+        for subscriber in list(self._home.subscribers):
+            await subscriber.close()
         await self._combiner.close()
+        if self._watcher.busy or self._home.heart.busy:
+            # Then they wait for their threads, which the loop's must not.
+            await asyncio.to_thread(self._home.heart.close)
+            await asyncio.to_thread(self._watcher.close)
         await self._driver.close()
 
     async def __aenter__(self) -> Self:
@@ -451,7 +730,9 @@ class AsyncRowMQ:
     async def _publish(self, entries: list[Entry], connection: Any = None) -> list[PublishResult]:
         if not entries:
             return []
-        publish = partial(self._store.topics.publish, entries, alone=connection is None)
+        publish = publish_operation(
+            self._store.topics.publish, self._notifier, entries, alone=connection is None
+        )
         return await self._run(publish, connection)
 
     async def _run(self, make: Callable[[], Operation[T]], connection: Any = None) -> T:
@@ -523,6 +804,33 @@ def prepare_many(topic: str, messages: Iterable[Message[Any]]) -> list[Entry]:
     return entries
 
 
+def publish_operation(
+    publish: Callable[..., Operation[list[PublishResult]]],
+    notifier: Notifier,
+    entries: list[Entry],
+    *,
+    alone: bool,
+) -> Callable[[], Operation[list[PublishResult]]]:
+    """Entries bound to `publish`, with whom to tell: decided once, and repeated with a retry."""
+    notify = notifier.due({entry.topic for entry in entries}, alone=alone)
+    return partial(publish, entries, alone=alone, notify=notify)
+
+
+def configure_operation(
+    configure: Callable[..., Operation[None]],
+    topic: str,
+    retention: Duration | None,
+    max_payload_bytes: int | None,
+) -> Callable[[], Operation[None]]:
+    """The checked arguments of `configure_topic`, bound to its operation."""
+    return partial(
+        configure,
+        check_topic(topic),
+        max_payload_bytes=check_limit(max_payload_bytes),
+        retention_us=check_retention(retention),
+    )
+
+
 def read_operation(
     read: Callable[..., Operation[list[Message[Any]]]],
     topic: str,
@@ -546,6 +854,17 @@ def read_operation(
         limit=limit,
         type=type,
     )
+
+
+def spare_of(engine: Engine[D]) -> Callable[[], SyncDriver]:
+    """Opens drivers whose statements are observed like the client's own."""
+
+    def open_driver() -> SyncDriver:
+        driver = engine.spare()
+        driver.observers = engine.driver.observers
+        return driver
+
+    return open_driver
 
 
 def check_engine(engine: Engine[D]) -> Engine[D]:

@@ -7,6 +7,7 @@ extra that brings it. A password never leaves this module in a message.
 import importlib
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Generic, NoReturn, TypeVar
@@ -15,12 +16,14 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 import msgspec
 
 from rowmq.drivers.base import AsyncDriver, Limits, SyncDriver
-from rowmq.drivers.postgres import LIBPQ_OPTIONS, SHARED_OPTIONS
+from rowmq.drivers.postgres import LIBPQ_OPTIONS, SHARED_OPTIONS, PostgresWatch
+from rowmq.drivers.sqlite import AsyncSQLiteDriver, SQLiteWatch
+from rowmq.drivers.watching import Watch
 from rowmq.errors import InvalidOption, InvalidURL, MissingExtra, UnknownScheme
 from rowmq.store.dialect import DEFAULT_LOCK_SECONDS, DEFAULT_PREFIX
 from rowmq.store.mysql import mysql_store
-from rowmq.store.postgres import postgres_store
-from rowmq.store.sqlite import sqlite_store
+from rowmq.store.postgres import PostgresDialect, postgres_store
+from rowmq.store.sqlite import SQLiteDialect, sqlite_store
 from rowmq.store.store import Store
 from rowmq.times import Duration, to_seconds
 
@@ -46,6 +49,9 @@ DRIVERS = {"postgres": ("psycopg", "asyncpg"), "mysql": ("pymysql", "asyncmy")}
 
 MYSQL_OPTIONS = {"unix_socket", "ssl", "ssl_ca"}
 
+SPARE_LOCK_SECONDS = 5.0
+"""How long a spare driver waits for a lock: a heartbeat has better things to do."""
+
 BOOLEANS = ("true", "1", "false", "0")
 
 
@@ -60,13 +66,22 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     lock_timeout: Duration = DEFAULT_LOCK_SECONDS
     retry_for: Duration = 10.0
     prepared_statements: bool = True
+    notify: bool = True
 
 
 class Engine(msgspec.Struct, Generic[D], frozen=True):
-    """A driver and the operations it runs."""
+    """A driver and the operations it runs.
+
+    `new_watch` makes what wakes subscribers up, where the database has something of the kind;
+    `notify` says that it is for publishers to tell them.
+    """
 
     driver: D
     store: Store
+    spare: Callable[[], SyncDriver]
+    """Opens a driver of its own connection, for what must not wait for the others."""
+    new_watch: Callable[[], Watch] | None = None
+    notify: bool = False
 
     @property
     def database(self) -> str:
@@ -78,14 +93,35 @@ def open_engine(url: str, options: Options) -> Engine[SyncDriver]:
     """The engine of a URL for sync code. Nothing is connected to yet."""
     database, store, module, target = resolve(url, options)
     require(database, kind=0)
-    return Engine(module.sync_driver(target, limits_of(options)), store)
+    driver: SyncDriver = module.sync_driver(target, limits_of(options))
+    spare = partial(spare_driver, module, target, options, driver)
+    return Engine(driver, store, spare, *waking(store, target, options))
 
 
 def open_async_engine(url: str, options: Options) -> Engine[AsyncDriver]:
     """The engine of a URL for async code. Nothing is connected to yet."""
     database, store, module, target = resolve(url, options)
     require(database, kind=1)
-    return Engine(module.async_driver(target, limits_of(options)), store)
+    driver: AsyncDriver = module.async_driver(target, limits_of(options))
+    inner = driver.sync if isinstance(driver, AsyncSQLiteDriver) else None
+    spare = partial(spare_driver, module, target, options, inner)
+    return Engine(driver, store, spare, *waking(store, target, options))
+
+
+def spare_driver(
+    module: ModuleType, target: Any, options: Options, driver: SyncDriver | None
+) -> SyncDriver:
+    """A driver with one connection, sync for sync and async code alike. A database in memory has
+    only the one it has.
+    """
+    if not target and driver is not None:
+        return driver
+    require(module.__name__.rpartition(".")[2], kind=0)
+    limits = msgspec.structs.replace(
+        limits_of(options), pool_size=1, lock_timeout=SPARE_LOCK_SECONDS
+    )
+    spare: SyncDriver = module.sync_driver(target, limits)
+    return spare
 
 
 def resolve(url: str, options: Options) -> tuple[str, Store, ModuleType, Any]:
@@ -97,6 +133,17 @@ def resolve(url: str, options: Options) -> tuple[str, Store, ModuleType, Any]:
     )
     module = importlib.import_module(f"rowmq.drivers.{database}")
     return database, store, module, TARGETS[database](url, parts)
+
+
+def waking(store: Store, target: Any, options: Options) -> tuple[Callable[[], Watch] | None, bool]:
+    """How subscribers are woken up, and whether publishers are to tell them."""
+    dialect = store.dialect
+    if isinstance(dialect, PostgresDialect) and options.notify:
+        seconds = limits_of(options).connect_timeout
+        return partial(PostgresWatch, target, dialect.channel, connect_timeout=seconds), True
+    if isinstance(dialect, SQLiteDialect) and target:
+        return partial(SQLiteWatch, target), False
+    return None, False  # a database in memory has nobody else who could publish
 
 
 def store_for(database: str, **options: Any) -> Store:

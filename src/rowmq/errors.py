@@ -6,6 +6,7 @@ always says what to do next. Errors of the first two kinds are raised before any
 """
 
 __all__ = [
+    "AlreadySettled",
     "AuthenticationFailed",
     "Closed",
     "ConfigurationError",
@@ -13,6 +14,7 @@ __all__ = [
     "DatabaseError",
     "DatabaseUnreachable",
     "Deadlock",
+    "InvalidGroup",
     "InvalidHeaders",
     "InvalidId",
     "InvalidInput",
@@ -37,10 +39,12 @@ __all__ = [
     "SchemaTooNew",
     "SchemaTooOld",
     "SerializationFailure",
+    "StaleLease",
     "StatementTooLarge",
     "TransactionFailed",
     "TransientError",
     "UniqueViolation",
+    "UnknownGroup",
     "UnknownScheme",
     "UnsupportedConnection",
 ]
@@ -65,6 +69,10 @@ class InvalidTopic(InvalidName):
     """A topic's name cannot be used."""
 
 
+class InvalidGroup(InvalidName):
+    """The name of a consumer group, or of a subscriber, cannot be used."""
+
+
 class InvalidKey(InvalidName):
     """A partition key cannot be used."""
 
@@ -79,6 +87,10 @@ class InvalidHeaders(InvalidInput):
 
 class InvalidOption(InvalidInput):
     """An option of a call is out of its range."""
+
+
+class UnknownGroup(InvalidInput):
+    """A topic has no consumer group of this name; or it had, and it was dropped."""
 
 
 class NaiveDatetime(InvalidInput):
@@ -142,6 +154,20 @@ class SchemaTooOld(SchemaError):
 
 class SchemaTooNew(SchemaError):
     """The tables are newer than this library: it wants an upgrade."""
+
+
+# --- a delivery cannot be settled: nothing was written ------------------------------------------
+
+
+class StaleLease(RowMQError):
+    """The lease on a message's partition was lost, so this settle changed nothing.
+
+    The message is, or will be, delivered to the partition's new owner.
+    """
+
+
+class AlreadySettled(RowMQError):
+    """A delivery was acked, nacked or rejected before; the first settle stands."""
 
 
 # --- the database said no -----------------------------------------------------------------------

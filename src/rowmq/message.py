@@ -7,12 +7,21 @@ filled in by the database. They are msgspec structs: as light as tuples, with na
 import os
 import time
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Generic, TypeVar
 
 import msgspec
 
-__all__ = ["Message", "Migration", "PublishResult", "TopicInfo", "new_id"]
+__all__ = [
+    "DeadLetter",
+    "GroupInfo",
+    "LagInfo",
+    "Message",
+    "Migration",
+    "PublishResult",
+    "TopicInfo",
+    "new_id",
+]
 
 T = TypeVar("T")
 
@@ -48,12 +57,61 @@ class PublishResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TopicInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A topic at a glance, from the partitions' counters."""
+    """A topic at a glance, from the partitions' counters.
+
+    `retention` is how long a message is kept; None is for ever.
+    """
 
     name: str
     partitions: int
     messages: int
     max_payload_bytes: int
+    retention: timedelta | None
+
+
+class GroupInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A consumer group at a glance.
+
+    `expired` counts the messages that the topic's retention let go of before this group had acked
+    them: if it rises, the group is too slow or abandoned.
+    """
+
+    topic: str
+    name: str
+    start: str
+    created_at: datetime
+    subscribers: int
+    lag: int
+    expired: int
+
+
+class LagInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a group is behind in one partition.
+
+    `lag` counts the messages it has not acked, `in_flight` those of them that are delivered and not
+    settled; everything up to `offset_acked` is done. `owner` is the subscriber that has the lease.
+    """
+
+    key: str | None
+    offset_acked: int
+    last_offset: int
+    lag: int
+    in_flight: int
+    owner: str | None
+
+
+class DeadLetter(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
+    """A message that a group gave up on, as it was, and why.
+
+    `offset` is where it stood in its topic, and `message` what was published there.
+    """
+
+    message: Message[T]
+    group: str
+    error: str | None
+    attempts: int
+    failed_at: datetime
+    offset: int
 
 
 class Migration(msgspec.Struct, frozen=True, kw_only=True):

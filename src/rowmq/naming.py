@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from rowmq.errors import (
     ConfigurationError,
+    InvalidGroup,
     InvalidHeaders,
     InvalidId,
     InvalidInput,
@@ -19,10 +20,12 @@ from rowmq.errors import (
 )
 
 __all__ = [
+    "GROUP_BYTES_MAX",
     "HEADERS_BYTES_MAX",
     "ID_BYTES_MAX",
     "KEY_BYTES_MAX",
     "TOPIC_BYTES_MAX",
+    "check_group",
     "check_headers",
     "check_id",
     "check_identifier",
@@ -31,6 +34,7 @@ __all__ = [
 ]
 
 TOPIC_BYTES_MAX = 200
+GROUP_BYTES_MAX = 200
 KEY_BYTES_MAX = 255
 ID_BYTES_MAX = 255
 HEADERS_BYTES_MAX = 64 * 1024
@@ -48,6 +52,11 @@ def check_key(key: str | None) -> str | None:
     if key is None:
         return None
     return _check(key, "a key", KEY_BYTES_MAX, InvalidKey, hint="; leave it out for no key")
+
+
+def check_group(group: str, *, what: str = "a group") -> str:
+    """The name of a consumer group, or of a subscriber, if it can be one."""
+    return _check(group, what, GROUP_BYTES_MAX, InvalidGroup)
 
 
 def check_id(id: str) -> str:

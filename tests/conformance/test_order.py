@@ -4,7 +4,7 @@ import asyncio
 import random
 import secrets
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import pytest
@@ -13,7 +13,7 @@ import rowmq
 from rowmq import Message
 from rowmq.store.postgres import PostgresTopics
 from rowmq.store.statement import Operation, Statement
-from rowmq.store.store import Store
+from rowmq.store.store import store_of
 from rowmq.store.topics import Entry, results
 from tests.choices import on_servers
 from tests.conftest import Connect
@@ -110,7 +110,11 @@ class SequenceTopics(PostgresTopics):
     """The log of the RFC: offsets from a plain sequence, taken without a lock."""
 
     def publish(
-        self, entries: Sequence[Entry], *, alone: bool = True
+        self,
+        entries: Sequence[Entry],
+        *,
+        alone: bool = True,
+        notify: Collection[str] = (),  # noqa: ARG002 - nobody listens
     ) -> Operation[list[rowmq.PublishResult]]:
         found: dict[tuple[str, str, str], Any] = {}
         for e in entries:
@@ -147,7 +151,7 @@ async def test_the_trial_catches_offsets_from_a_plain_sequence(
     for client in clients:
         mq = client if isinstance(client, rowmq.AsyncRowMQ) else client.target
         naive = SequenceTopics(mq._store.dialect)
-        mq._store = Store(mq._store.dialect, naive, mq._store.schema)
+        mq._store = store_of(mq._store.dialect, naive, mq._store.schema)
     seen = await held_open_trial(*clients)
     assert "overtaking" in seen
     assert "held open" not in seen  # lost for ever: this is what the counter's lock prevents

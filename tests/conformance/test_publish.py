@@ -1,7 +1,9 @@
 """Publishing: offsets, ids, payloads, limits, on every database and for both clients."""
 
 import asyncio
+import math
 import random
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -216,6 +218,88 @@ async def test_one_oversized_message_refuses_its_batch_whole(mq: Any) -> None:
     with pytest.raises(errors.PayloadTooLarge):
         await mq.publish_many("small", batch)
     assert await mq.read("small") == []
+
+
+def largest_by_key(database: Database) -> dict[str, int]:
+    rows = database.execute("SELECT partition_key, largest_bytes FROM rowmq_partitions")
+    return {key if isinstance(key, str) else key.decode(): size for key, size in rows}
+
+
+async def test_a_partition_knows_its_largest_payload(mq: Any, database: Database) -> None:
+    for size, expected in ((5, 5), (3, 5), (7, 7), (0, 7)):
+        await mq.publish("t", b"x" * size, key="a")
+        assert largest_by_key(database) == {"a": expected}
+    sizes = {"a": [6, 1], "b": [2, 9, 4], "c": [0]}
+    batch = [Message(payload=b"x" * n, key=key) for key in sizes for n in sizes[key]]
+    await mq.publish_many("t", batch)
+    assert largest_by_key(database) == {"a": 7, "b": 9, "c": 0}
+    async with mq.transaction() as tx:
+        await tx.publish("t", b"x" * 8, key="a", id="given")
+        await tx.publish("t", b"x" * 8, key="b")
+    assert largest_by_key(database) == {"a": 8, "b": 9, "c": 0}
+
+
+async def test_the_largest_payload_is_found_over_many_statements(
+    mq: Any, database: Database
+) -> None:
+    batch = [Message(payload=b"x" * (n % 100), key=f"k{n % 2}") for n in range(12_000)]
+    await mq.publish_many("t", batch)
+    assert largest_by_key(database) == {"k0": 98, "k1": 99}
+
+
+async def test_what_was_not_published_is_not_the_largest_payload(
+    mq: Any, database: Database
+) -> None:
+    await mq.publish("t", b"x", key="a", id="known")
+    await mq.publish("t", b"x" * 50, key="a", id="known")
+    batch = [
+        Message(payload=b"x" * 50, key="a", id="known"),
+        Message(payload=b"xx", key="a", id="new"),
+        Message(payload=b"x" * 50, key="a", id="new"),
+    ]
+    await mq.publish_many("t", batch)
+    assert largest_by_key(database) == {"a": 2}
+
+
+@pytest.mark.parametrize("keep", [math.inf, timedelta.max])
+async def test_retention_is_set_kept_and_taken_back(mq: Any, keep: Any) -> None:
+    async def retention() -> timedelta | None:
+        (topic,) = await mq.topics()
+        found: timedelta | None = topic.retention
+        return found
+
+    await mq.configure_topic("t", max_payload_bytes=10)
+    assert await retention() is None
+    await mq.configure_topic("t", retention=timedelta(days=7, microseconds=1))
+    assert await retention() == timedelta(days=7, microseconds=1)
+    await mq.configure_topic("t", max_payload_bytes=20)
+    assert await retention() == timedelta(days=7, microseconds=1)
+    await mq.configure_topic("t", retention=0.5)
+    assert await retention() == timedelta(milliseconds=500)
+    await mq.publish("t", 1)
+    await mq.configure_topic("t", retention=keep)
+    assert await retention() is None
+    (topic,) = await mq.topics()
+    assert (topic.max_payload_bytes, topic.messages) == (20, 1)
+
+
+async def test_retention_may_be_the_first_thing_a_topic_is_given(mq: Any) -> None:
+    century = timedelta(days=36525)
+    await mq.configure_topic("a", retention=century)
+    await mq.configure_topic("b", retention=math.inf)
+    await mq.publish("c", 1)
+    found = {topic.name: (topic.retention, topic.max_payload_bytes) for topic in await mq.topics()}
+    assert found == {"a": (century, 2**20), "b": (None, 2**20), "c": (None, 2**20)}
+
+
+@pytest.mark.parametrize(
+    "retention",
+    [0, 0.0, timedelta(0), 1e-9, -1, timedelta(-1), -math.inf, math.nan, 1e12, "7d", True],
+)
+async def test_a_retention_that_cannot_be_is_refused(mq: Any, retention: Any) -> None:
+    with pytest.raises(errors.InvalidOption, match="retention must be"):
+        await mq.configure_topic("t", retention=retention)
+    assert await mq.topics() == []
 
 
 async def test_concurrent_publishes_keep_their_own_results_and_errors(mq: Any) -> None:

@@ -2,8 +2,9 @@
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Hashable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,20 @@ def published(entries: list[Entry]) -> list[PublishResult]:
     ]
 
 
+def publisher(
+    publish: Callable[[list[Entry]], list[PublishResult]],
+    lane_of: Callable[[Entry], Hashable] = one_lane,
+) -> Combiner[Entry, PublishResult]:
+    return Combiner(publish, lane_of, attrgetter("size"), repeatable=True)
+
+
+def async_publisher(
+    publish: Callable[[list[Entry]], Awaitable[list[PublishResult]]],
+    lane_of: Callable[[Entry], Hashable] = one_lane,
+) -> AsyncCombiner[Entry, PublishResult]:
+    return AsyncCombiner(publish, lane_of, attrgetter("size"), at_once=4, repeatable=True)
+
+
 class Gate:
     """A publish that holds the first batch until the others wait, and notes every batch."""
 
@@ -73,7 +88,10 @@ def threads() -> Iterator[ThreadPoolExecutor]:
 
 
 def crowd(
-    combiner: Combiner, gate: Gate, threads: ThreadPoolExecutor, ids: list[str]
+    combiner: Combiner[Entry, PublishResult],
+    gate: Gate,
+    threads: ThreadPoolExecutor,
+    ids: list[str],
 ) -> dict[str, "Future[PublishResult]"]:
     """Have one call publish and the rest wait together behind it."""
     calls = {"first": threads.submit(combiner.submit, entry("first"))}
@@ -91,7 +109,7 @@ def test_a_lone_call_goes_out_at_once() -> None:
         batches.append(len(entries))
         return published(entries)
 
-    combiner = Combiner(publish, one_lane)
+    combiner = publisher(publish)
     assert combiner.submit(entry("a")).id == "a"
     assert combiner.submit(entry("b")).id == "b"
     assert batches == [1, 1]
@@ -99,7 +117,7 @@ def test_a_lone_call_goes_out_at_once() -> None:
 
 def test_waiting_calls_go_out_together_in_their_order(threads: ThreadPoolExecutor) -> None:
     gate = Gate()
-    combiner = Combiner(gate, one_lane)
+    combiner = publisher(gate)
     ids = [f"n{n}" for n in range(20)]
     calls = crowd(combiner, gate, threads, ids)
     gate.open.set()
@@ -114,7 +132,7 @@ def test_a_refused_transaction_is_repeated_one_by_one(threads: ThreadPoolExecuto
         return published(entries)
 
     gate = Gate(refuse_bad)
-    combiner = Combiner(gate, one_lane)
+    combiner = publisher(gate)
     calls = crowd(combiner, gate, threads, ["good1", "bad1", "good2", "bad2"])
     gate.open.set()
     for id, call in calls.items():
@@ -131,7 +149,7 @@ def test_a_transient_error_is_everybodys_own(threads: ThreadPoolExecutor) -> Non
         return published(entries)
 
     gate = Gate(refuse_many)
-    combiner = Combiner(gate, one_lane)
+    combiner = publisher(gate)
     calls = crowd(combiner, gate, threads, ["a", "b", "c"])
     gate.open.set()
     errors = [calls[id].exception(WAIT) for id in "abc"]
@@ -151,7 +169,7 @@ def test_an_interrupted_leader_leaves_nobody_hanging(threads: ThreadPoolExecutor
         return published(entries)
 
     gate = Gate(interrupt)
-    combiner = Combiner(gate, one_lane)
+    combiner = publisher(gate)
     calls = crowd(combiner, gate, threads, ["a", "b", "c"])
     gate.open.set()
     kinds = sorted(type(calls[id].exception(WAIT)).__name__ for id in "abc")
@@ -168,7 +186,7 @@ def test_an_interrupt_while_repeating_leaves_nobody_hanging(threads: ThreadPoolE
         return published(entries)
 
     gate = Gate(refuse_then_interrupt)
-    combiner = Combiner(gate, one_lane)
+    combiner = publisher(gate)
     calls = crowd(combiner, gate, threads, ["a", "b", "c", "d"])
     gate.open.set()
     outcomes = [calls[id].exception(WAIT) for id in "abcd"]
@@ -181,7 +199,7 @@ def test_an_interrupt_while_repeating_leaves_nobody_hanging(threads: ThreadPoolE
 
 def test_too_few_results_leave_nobody_hanging(threads: ThreadPoolExecutor) -> None:
     gate = Gate(lambda entries: published(entries)[:1])
-    combiner = Combiner(gate, one_lane)
+    combiner = publisher(gate)
     calls = crowd(combiner, gate, threads, ["a", "b"])
     gate.open.set()
     outcomes = [calls[id].exception(WAIT) for id in "ab"]
@@ -194,7 +212,7 @@ def test_a_transaction_carries_only_so_many_calls_and_bytes(
 ) -> None:
     monkeypatch.setattr(combining, "CALLS_MAX", 2)
     gate = Gate()
-    combiner = Combiner(gate, one_lane)
+    combiner = publisher(gate)
     calls = crowd(combiner, gate, threads, ["a", "b", "c"])
     gate.open.set()
     for call in calls.values():
@@ -204,7 +222,7 @@ def test_a_transaction_carries_only_so_many_calls_and_bytes(
 
 def test_a_call_larger_than_a_transaction_goes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(combining, "BYTES_MAX", 10)
-    assert Combiner(published, one_lane).submit(entry("large", "x" * 100)).id == "large"
+    assert publisher(published).submit(entry("large", "x" * 100)).id == "large"
 
 
 def test_many_threads_on_a_real_file_get_their_own_results(tmp_path: Path) -> None:
@@ -227,7 +245,7 @@ def test_many_threads_on_a_real_file_get_their_own_results(tmp_path: Path) -> No
 
 def test_a_fork_while_others_wait_leaves_the_child_free(threads: ThreadPoolExecutor) -> None:
     gate = Gate()
-    combiner = Combiner(gate, one_lane)
+    combiner = publisher(gate)
     calls = crowd(combiner, gate, threads, ["a", "b"])
 
     def work() -> None:
@@ -260,7 +278,7 @@ class AsyncGate:
 
 
 async def async_crowd(
-    combiner: AsyncCombiner, gate: AsyncGate, ids: list[str]
+    combiner: AsyncCombiner[Entry, PublishResult], gate: AsyncGate, ids: list[str]
 ) -> dict[str, "asyncio.Task[PublishResult]"]:
     calls = {"first": asyncio.create_task(combiner.submit(entry("first")))}
     await gate.entered.wait()
@@ -273,7 +291,7 @@ async def async_crowd(
 
 async def test_waiting_tasks_go_out_together() -> None:
     gate = AsyncGate()
-    combiner = AsyncCombiner(gate, one_lane, at_once=4)
+    combiner = async_publisher(gate)
     ids = [f"n{n}" for n in range(50)]
     calls = await async_crowd(combiner, gate, ids)
     gate.open.set()
@@ -289,7 +307,7 @@ async def test_each_task_gets_its_own_error() -> None:
         return published(entries)
 
     gate = AsyncGate(refuse_bad)
-    combiner = AsyncCombiner(gate, one_lane, at_once=4)
+    combiner = async_publisher(gate)
     calls = await async_crowd(combiner, gate, ["good", "bad"])
     gate.open.set()
     assert (await calls["good"]).id == "good"
@@ -304,7 +322,7 @@ async def test_a_transient_error_is_every_tasks_own() -> None:
         return published(entries)
 
     gate = AsyncGate(refuse_many)
-    combiner = AsyncCombiner(gate, one_lane, at_once=4)
+    combiner = async_publisher(gate)
     calls = await async_crowd(combiner, gate, ["a", "b"])
     gate.open.set()
     results = await asyncio.gather(*calls.values(), return_exceptions=True)
@@ -314,7 +332,7 @@ async def test_a_transient_error_is_every_tasks_own() -> None:
 
 async def test_a_cancelled_waiter_is_not_published() -> None:
     gate = AsyncGate()
-    combiner = AsyncCombiner(gate, one_lane, at_once=4)
+    combiner = async_publisher(gate)
     calls = await async_crowd(combiner, gate, ["a", "given up", "c"])
     calls["given up"].cancel()
     await asyncio.sleep(0)
@@ -326,18 +344,17 @@ async def test_a_cancelled_waiter_is_not_published() -> None:
 
 async def test_a_cancelled_caller_takes_nobody_with_it() -> None:
     gate = AsyncGate()
-    combiner = AsyncCombiner(gate, one_lane, at_once=4)
+    combiner = async_publisher(gate)
     calls = await async_crowd(combiner, gate, ["a"])
     calls["first"].cancel()
     await asyncio.sleep(0)
     gate.open.set()
     assert (await calls["a"]).id == "a"
-    assert not combiner._changed
 
 
 async def test_when_the_publishing_task_is_cancelled_nobody_hangs() -> None:
     gate = AsyncGate()
-    combiner = AsyncCombiner(gate, one_lane, at_once=4)
+    combiner = async_publisher(gate)
     calls = await async_crowd(combiner, gate, ["a", "b"])
     (task,) = combiner._tasks
     task.cancel()
@@ -349,7 +366,7 @@ async def test_when_the_publishing_task_is_cancelled_nobody_hangs() -> None:
 
 async def test_closing_waits_for_what_was_submitted() -> None:
     gate = AsyncGate()
-    combiner = AsyncCombiner(gate, one_lane, at_once=4)
+    combiner = async_publisher(gate)
     calls = await async_crowd(combiner, gate, ["a"])
     closing = asyncio.create_task(combiner.close())
     await asyncio.sleep(0)
@@ -361,21 +378,21 @@ async def test_closing_waits_for_what_was_submitted() -> None:
 
 
 def test_an_async_client_can_be_used_by_one_loop_after_another() -> None:
-    async def publish(combiner: AsyncCombiner) -> str:
+    async def publish(combiner: AsyncCombiner[Entry, PublishResult]) -> str:
         return (await combiner.submit(entry("a"))).id
 
     async def answer(entries: list[Entry]) -> list[PublishResult]:
         await asyncio.sleep(0)
         return published(entries)
 
-    combiner = AsyncCombiner(answer, one_lane, at_once=4)
+    combiner = async_publisher(answer)
     assert asyncio.run(publish(combiner)) == "a"
     assert asyncio.run(publish(combiner)) == "a"
 
 
 def test_calls_of_other_lanes_do_not_wait(threads: ThreadPoolExecutor) -> None:
     gate = Gate()
-    combiner = Combiner(gate, lambda entry: entry.key)
+    combiner = publisher(gate, lambda entry: entry.key)
     held = threads.submit(combiner.submit, prepare("t", Message(payload=1, key="held", id="held")))
     assert gate.entered.wait(WAIT)
     free = prepare("t", Message(payload=1, key="free", id="free"))
@@ -394,7 +411,7 @@ async def test_tasks_of_other_lanes_do_not_wait() -> None:
             await opened.wait()
         return published(entries)
 
-    combiner = AsyncCombiner(publish, lambda entry: entry.key, at_once=4)
+    combiner = async_publisher(publish, lambda entry: entry.key)
     submit = combiner.submit(prepare("t", Message(payload=1, key="held", id="held")))
     held = asyncio.create_task(submit)
     await asyncio.sleep(0)
@@ -404,3 +421,529 @@ async def test_tasks_of_other_lanes_do_not_wait() -> None:
     opened.set()
     assert (await held).id == "held"
     assert combiner._lanes == {}
+
+
+# --- settling: answers, lingering, flushing, several at once --------------------------------------
+
+FOR_EVER = 3600.0
+"""A linger that a test which forgets to cut it short would notice."""
+
+
+class Ledger:
+    """Work on names, which holds the first batch if it is told to, and notes every batch."""
+
+    def __init__(self, *, opened: bool = True) -> None:
+        self.batches: list[list[str]] = []
+        self.entered = threading.Event()
+        self.open = threading.Event()
+        if opened:
+            self.open.set()
+
+    def __call__(self, names: list[str]) -> list[str | Exception]:
+        self.batches.append(names)
+        self.entered.set()
+        assert self.open.wait(WAIT)
+        return answers(names)
+
+
+def answers(names: list[str]) -> list[str | Exception]:
+    """Names of trouble trouble nobody but themselves."""
+    if "refused" in names:
+        raise InvalidInput("all of it")
+    if "broken" in names:
+        raise Uncopyable(reason="all of it")
+    return [InvalidInput(name) if name.startswith("bad") else name.upper() for name in names]
+
+
+class Uncopyable(Exception):
+    def __init__(self, *, reason: str) -> None:
+        super().__init__(reason)
+
+
+def lane_of_name(name: str) -> str:
+    return name.partition("/")[0] if "/" in name else "one"
+
+
+def settler(work: Ledger, *, linger: float = 0.0) -> Combiner[str, str]:
+    return Combiner(work, lane_of_name, len, repeatable=False, linger=linger)
+
+
+def line_up(
+    combiner: Combiner[str, str], threads: ThreadPoolExecutor, names: list[str]
+) -> dict[str, "Future[str]"]:
+    """Have each wait, one after the other."""
+    calls = {}
+    for place, name in enumerate(names, 1 + number_waiting(combiner)):
+        calls[name] = threads.submit(combiner.submit, name)
+        wait_until(lambda place=place: number_waiting(combiner) == place)  # type: ignore[misc]
+    return calls
+
+
+def number_waiting(combiner: Combiner[str, str]) -> int:
+    return sum(len(lane.waiting) for lane in list(combiner._lanes.values()))
+
+
+def test_an_answered_error_is_raised_by_its_caller_only(threads: ThreadPoolExecutor) -> None:
+    work = Ledger(opened=False)
+    combiner = settler(work)
+    first = threads.submit(combiner.submit, "first")
+    assert work.entered.wait(WAIT)
+    calls = line_up(combiner, threads, ["a", "bad", "b"])
+    work.open.set()
+    assert first.result(WAIT) == "FIRST"
+    assert calls["a"].result(WAIT) == "A"
+    assert calls["b"].result(WAIT) == "B"
+    assert repr(calls["bad"].exception(WAIT)) == "InvalidInput('bad')"
+    assert work.batches == [["first"], ["a", "bad", "b"]]
+
+
+@pytest.mark.parametrize(
+    ("poison", "kind", "copies"), [("refused", InvalidInput, 2), ("broken", Uncopyable, 1)]
+)
+def test_what_may_not_be_repeated_is_refused_to_everybody(
+    threads: ThreadPoolExecutor, poison: str, kind: type[Exception], copies: int
+) -> None:
+    work = Ledger(opened=False)
+    combiner = settler(work)
+    first = threads.submit(combiner.submit, "first")
+    assert work.entered.wait(WAIT)
+    calls = line_up(combiner, threads, ["a", poison])
+    work.open.set()
+    errors = [call.exception(WAIT) for call in calls.values()]
+    assert [type(error) for error in errors] == [kind, kind]
+    assert [str(error) for error in errors] == ["all of it", "all of it"]
+    assert len({id(error) for error in errors}) == copies
+    assert first.result(WAIT) == "FIRST"
+    assert work.batches == [["first"], ["a", poison]]
+
+
+def test_a_result_may_be_none() -> None:
+    combiner: Combiner[str, None] = Combiner(
+        lambda names: [None for _ in names], lane_of_name, len, repeatable=False
+    )
+    combiner.submit("a")
+    assert combiner.submit_many(["a", "b"]) == [None, None]
+
+
+def test_lingering_ends_by_itself() -> None:
+    work = Ledger()
+    combiner = settler(work, linger=0.001)
+    assert [combiner.submit(name) for name in "ab"] == ["A", "B"]
+    assert work.batches == [["a"], ["b"]]
+
+
+def test_calls_join_one_that_lingers_until_a_flush(threads: ThreadPoolExecutor) -> None:
+    work = Ledger()
+    combiner = settler(work, linger=FOR_EVER)
+    calls = line_up(combiner, threads, ["a", "b", "c", "d"])
+    combiner.flush()
+    assert work.batches == [["a", "b", "c", "d"]]
+    assert [call.result(WAIT) for call in calls.values()] == ["A", "B", "C", "D"]
+    assert combiner._lanes == {}
+
+
+def test_after_a_flush_calls_linger_again(threads: ThreadPoolExecutor) -> None:
+    work = Ledger()
+    combiner = settler(work, linger=FOR_EVER)
+    for names in (["a", "b"], ["c", "d"]):
+        line_up(combiner, threads, names)
+        combiner.flush()
+    assert work.batches == [["a", "b"], ["c", "d"]]
+
+
+def test_a_caller_interrupted_while_it_lingers_hands_over(
+    threads: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class InterruptedPause:
+        def wait(self, _: float) -> None:
+            monkeypatch.setattr(combiner, "_hurry", patient)
+            joined.append(threads.submit(combiner.submit, "b"))
+            wait_until(lambda: number_waiting(combiner) == 2)
+            raise Interrupted
+
+    work = Ledger()
+    combiner = settler(work, linger=FOR_EVER)
+    patient, joined = combiner._hurry, list["Future[str]"]()
+    monkeypatch.setattr(combiner, "_hurry", InterruptedPause())
+    with pytest.raises(Interrupted):
+        combiner.submit("a")
+    combiner.flush()
+    assert joined[0].result(WAIT) == "B"
+    assert work.batches == [["b"]]
+
+
+def test_a_full_lane_does_not_linger(
+    threads: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(combining, "CALLS_MAX", 2)
+    combiner = settler(Ledger(), linger=FOR_EVER)
+    assert threads.submit(combiner.submit_many, ["a", "b"]).result(WAIT) == ["A", "B"]
+
+
+def test_a_flush_waits_for_what_came_before_it_and_lets_nobody_linger(
+    threads: ThreadPoolExecutor,
+) -> None:
+    work = Ledger(opened=False)
+    combiner = settler(work, linger=FOR_EVER)
+    line_up(combiner, threads, ["a"])
+    flush = threads.submit(combiner.flush)
+    assert work.entered.wait(WAIT)
+    wait_until(lambda: number_waiting(combiner) == 1)  # the flush
+    line_up(combiner, threads, ["b"])  # behind the flush that waits for "a"
+    second = threads.submit(combiner.flush)
+    elsewhere = threads.submit(combiner.submit, "other/c")
+    wait_until(lambda: ["other/c"] in work.batches)
+    assert not flush.done()
+    assert not second.done()
+    work.open.set()
+    for call in (flush, second, elsewhere):
+        call.result(WAIT)
+    assert sorted(work.batches) == [["a"], ["b"], ["other/c"]]
+    assert not combiner._hurry.is_set()
+
+
+def test_a_flush_of_nothing_returns_at_once() -> None:
+    settler(Ledger(), linger=FOR_EVER).flush()
+
+
+def test_a_flush_that_waits_for_one_lane_does_not_hold_up_another(
+    threads: ThreadPoolExecutor,
+) -> None:
+    held, free = threading.Event(), threading.Event()
+    doors = {"held": held, "free": free}
+    entered = {"held": threading.Event(), "free": threading.Event()}
+
+    def work(names: list[str]) -> list[str]:
+        lane = lane_of_name(names[0])
+        entered[lane].set()
+        assert doors[lane].wait(WAIT)
+        return names
+
+    combiner: Combiner[str, str] = Combiner(work, lane_of_name, len, repeatable=False)
+    calls = [threads.submit(combiner.submit, f"{lane}/1") for lane in ("held", "free")]
+    assert all(event.wait(WAIT) for event in entered.values())
+    flush = threads.submit(combiner.flush)
+    wait_until(lambda: number_waiting(combiner) == 2)
+    calls.append(threads.submit(combiner.submit, "free/2"))  # behind the flush
+    wait_until(lambda: number_waiting(combiner) == 3)
+    free.set()
+    assert calls[1].result(WAIT) == "free/1"
+    assert calls[2].result(WAIT) == "free/2"
+    assert combiner.submit("free/3") == "free/3"
+    assert not flush.done()
+    held.set()
+    flush.result(WAIT)
+    assert calls[0].result(WAIT) == "held/1"
+    assert combiner._lanes == {}
+
+
+def test_several_items_go_out_as_one_and_each_gets_its_answer() -> None:
+    work = Ledger()
+    combiner = settler(work)
+    assert combiner.submit_many(["a", "b", "c"]) == ["A", "B", "C"]
+    assert combiner.submit_many([]) == []
+    with pytest.raises(InvalidInput, match=r"^bad1$"):
+        combiner.submit_many(["a", "bad1", "b", "bad2"])
+    assert work.batches == [["a", "b", "c"], ["a", "bad1", "b", "bad2"]]
+
+
+def test_items_of_several_lanes_are_refused() -> None:
+    with pytest.raises(AssertionError, match="one lane"):
+        settler(Ledger()).submit_many(["x/1", "y/1"])
+
+
+def test_more_items_than_a_transaction_carries_are_all_seen_through(
+    threads: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The caller of the second lot is woken in the middle of it, to lead."""
+    monkeypatch.setattr(combining, "CALLS_MAX", 3)
+    work = Ledger(opened=False)
+    combiner = settler(work)
+    first = threads.submit(combiner.submit_many, list("abcd"))
+    assert work.entered.wait(WAIT)
+    second = threads.submit(combiner.submit_many, list("efghij"))
+    wait_until(lambda: number_waiting(combiner) == 7)
+    work.open.set()
+    assert first.result(WAIT) == list("ABCD")
+    assert second.result(WAIT) == list("EFGHIJ")
+    assert work.batches == [list("abc"), list("def"), list("ghi"), ["j"]]
+    assert combiner._lanes == {}
+
+
+def test_an_interrupted_caller_of_several_gives_up_those_that_wait(
+    threads: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(combining, "CALLS_MAX", 2)
+    work = Ledger(opened=False)
+
+    def interrupted(names: list[str]) -> list[str | Exception]:
+        done = work(names)
+        if "c" in names:
+            raise Interrupted
+        return done
+
+    combiner: Combiner[str, str] = Combiner(interrupted, lane_of_name, len, repeatable=False)
+    first = threads.submit(combiner.submit_many, list("abcdef"))
+    assert work.entered.wait(WAIT)
+    other = threads.submit(combiner.submit, "other")
+    wait_until(lambda: number_waiting(combiner) == 5)
+    flush = threads.submit(combiner.flush)
+    wait_until(lambda: number_waiting(combiner) == 6)
+    work.open.set()
+    assert isinstance(first.exception(WAIT), Interrupted)
+    assert other.result(WAIT) == "OTHER"
+    flush.result(WAIT)
+    assert work.batches == [["a", "b"], ["c", "d"], ["other"]]
+
+
+def test_threads_that_submit_and_flush_at_once_all_get_through() -> None:
+    work = Ledger()
+    combiner = settler(work, linger=0.0005)
+
+    def caller(n: int) -> list[str]:
+        done = []
+        for round in range(20):
+            names = [f"{n % 3}/{n}-{round}-{place}" for place in range(n % 4 + 1)]
+            done += combiner.submit_many(names)
+            if round % 5 == 0:
+                combiner.flush()
+        return done
+
+    with ThreadPoolExecutor(12) as pool:
+        results = list(pool.map(caller, range(12)))
+    assert [len(done) for done in results] == [20 * (n % 4 + 1) for n in range(12)]
+    assert all(
+        name.split("/")[1].startswith(f"{n}-") for n, done in enumerate(results) for name in done
+    )
+    assert all(len({lane_of_name(name) for name in batch}) == 1 for batch in work.batches)
+    assert combiner._lanes == {}
+
+
+# --- the same for tasks ---------------------------------------------------------------------------
+
+
+class AsyncLedger:
+    def __init__(self, *, opened: bool = True) -> None:
+        self.batches: list[list[str]] = []
+        self.entered = asyncio.Event()
+        self.open = asyncio.Event()
+        if opened:
+            self.open.set()
+
+    async def __call__(self, names: list[str]) -> list[str | Exception]:
+        self.batches.append(names)
+        self.entered.set()
+        await self.open.wait()
+        return answers(names)
+
+
+def async_settler(
+    work: AsyncLedger, *, linger: float = 0.0, at_once: int = 4
+) -> AsyncCombiner[str, str]:
+    return AsyncCombiner(work, lane_of_name, len, at_once=at_once, repeatable=False, linger=linger)
+
+
+async def start(
+    combiner: AsyncCombiner[str, str], names: list[str]
+) -> dict[str, "asyncio.Task[str]"]:
+    calls = {name: asyncio.create_task(combiner.submit(name)) for name in names}
+    await settle_down()
+    return calls
+
+
+async def settle_down() -> None:
+    """Let every task run until it waits."""
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+async def test_an_answered_error_is_raised_by_its_task_only() -> None:
+    work = AsyncLedger()
+    combiner = async_settler(work)
+    calls = await start(combiner, ["a", "bad", "b"])
+    results = await asyncio.gather(*calls.values(), return_exceptions=True)
+    assert [results[0], repr(results[1]), results[2]] == ["A", "InvalidInput('bad')", "B"]
+    assert work.batches == [["a", "bad", "b"]]
+
+
+@pytest.mark.parametrize(
+    ("poison", "kind", "copies"), [("refused", InvalidInput, 2), ("broken", Uncopyable, 1)]
+)
+async def test_what_may_not_be_repeated_is_refused_to_every_task(
+    poison: str, kind: type[Exception], copies: int
+) -> None:
+    work = AsyncLedger()
+    calls = await start(async_settler(work), ["a", poison])
+    errors = await asyncio.gather(*calls.values(), return_exceptions=True)
+    assert [type(error) for error in errors] == [kind, kind]
+    assert len({id(error) for error in errors}) == copies
+    assert work.batches == [["a", poison]]
+
+
+async def test_a_lingering_lane_goes_on_by_itself() -> None:
+    work = AsyncLedger()
+    combiner = async_settler(work, linger=0.001)
+    assert [await combiner.submit(name) for name in "ab"] == ["A", "B"]
+    assert work.batches == [["a"], ["b"]]
+    assert not combiner._lingering
+
+
+@pytest.mark.parametrize("end", [AsyncCombiner.flush, AsyncCombiner.close])
+async def test_tasks_join_a_lane_that_lingers_until_a_flush_or_the_close(
+    end: Callable[[AsyncCombiner[str, str]], Awaitable[None]],
+) -> None:
+    work = AsyncLedger()
+    combiner = async_settler(work, linger=FOR_EVER)
+    calls = {**await start(combiner, ["a", "b"]), **await start(combiner, ["c", "x/d"])}
+    assert work.batches == []
+    await end(combiner)
+    assert sorted(work.batches) == [["a", "b", "c"], ["x/d"]]
+    assert await asyncio.gather(*calls.values()) == ["A", "B", "C", "X/D"]
+    again = await start(combiner, ["e", "f"])
+    assert len(work.batches) == 2
+    await end(combiner)
+    assert work.batches[2:] == [["e", "f"]]
+    assert all(call.done() for call in again.values())
+    assert combiner._lanes == {}
+
+
+async def test_a_full_lane_of_tasks_does_not_linger(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(combining, "CALLS_MAX", 2)
+    combiner = async_settler(AsyncLedger(), linger=FOR_EVER)
+    assert await combiner.submit_many(["a", "b"]) == ["A", "B"]
+
+
+async def test_an_async_flush_waits_for_what_came_before_it_and_lets_nobody_linger() -> None:
+    work = AsyncLedger(opened=False)
+    combiner = async_settler(work, linger=FOR_EVER)
+    calls = await start(combiner, ["a"])
+    flush = asyncio.create_task(combiner.flush())
+    await work.entered.wait()
+    calls |= await start(combiner, ["b", "other/c"])
+    assert work.batches == [["a"], ["other/c"]]
+    assert not flush.done()
+    work.open.set()
+    await flush
+    assert await asyncio.gather(*calls.values()) == ["A", "B", "OTHER/C"]
+    await combiner.flush()
+
+
+async def test_an_async_flush_also_waits_for_a_call_whose_caller_has_gone() -> None:
+    work = AsyncLedger(opened=False)
+    combiner = async_settler(work)
+    calls = await start(combiner, ["a"])
+    calls["a"].cancel()
+    flush = asyncio.create_task(combiner.flush())
+    await settle_down()
+    assert calls["a"].cancelled()
+    assert not flush.done()
+    work.open.set()
+    await flush
+    assert work.batches == [["a"]]
+
+
+async def test_a_cancelled_flush_hurts_nobody() -> None:
+    work = AsyncLedger(opened=False)
+    combiner = async_settler(work)
+    calls = await start(combiner, ["a"])
+    flush = asyncio.create_task(combiner.flush())
+    await settle_down()
+    flush.cancel()
+    calls |= await start(combiner, ["b"])
+    work.open.set()
+    assert await asyncio.gather(*calls.values()) == ["A", "B"]
+    assert combiner._flushes == 0
+    assert combiner._lanes == {}
+
+
+async def test_when_a_lane_is_cancelled_its_flush_ends() -> None:
+    combiner = async_settler(AsyncLedger(opened=False))
+    calls = await start(combiner, ["a"])
+    flush = asyncio.create_task(combiner.flush())
+    await settle_down()
+    (task,) = combiner._tasks
+    task.cancel()
+    await flush
+    assert isinstance(calls["a"].exception(), ConnectionLost)
+
+
+async def test_a_task_cancelled_while_its_lane_lingers_leaves_the_others_in() -> None:
+    work = AsyncLedger()
+    combiner = async_settler(work, linger=FOR_EVER)
+    calls = await start(combiner, ["a", "given up", "b"])
+    calls["given up"].cancel()
+    await settle_down()
+    await combiner.flush()
+    assert work.batches == [["a", "b"]]
+    assert calls["given up"].cancelled()
+
+
+async def test_a_lane_whose_tasks_are_all_cancelled_has_nothing_to_do() -> None:
+    work = AsyncLedger()
+    combiner = async_settler(work, linger=FOR_EVER)
+    calls = await start(combiner, ["a"])
+    calls["a"].cancel()
+    await settle_down()
+    await combiner.flush()
+    await combiner.close()
+    assert work.batches == []
+    assert combiner._lanes == {}
+
+
+async def test_several_items_of_a_task_go_out_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    work = AsyncLedger()
+    combiner = async_settler(work)
+    assert await combiner.submit_many(["a", "b", "c"]) == ["A", "B", "C"]
+    assert await combiner.submit_many([]) == []
+    with pytest.raises(InvalidInput, match=r"^bad1$"):
+        await combiner.submit_many(["a", "bad1", "b", "bad2"])
+    with pytest.raises(AssertionError, match="one lane"):
+        await combiner.submit_many(["x/1", "y/1"])
+    monkeypatch.setattr(combining, "CALLS_MAX", 2)
+    assert await combiner.submit_many(["a", "b", "c"]) == ["A", "B", "C"]
+    assert work.batches[2:] == [["a", "b"], ["c"]]
+
+
+async def test_a_cancelled_task_of_several_gives_up_those_that_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(combining, "CALLS_MAX", 2)
+    work = AsyncLedger(opened=False)
+    combiner = async_settler(work)
+    several = asyncio.create_task(combiner.submit_many(["a", "b", "c", "d"]))
+    await work.entered.wait()
+    calls = await start(combiner, ["e"])
+    several.cancel()
+    await settle_down()
+    work.open.set()
+    assert await calls["e"] == "E"
+    assert several.cancelled()
+    assert work.batches == [["a", "b"], ["e"]]
+
+
+async def test_a_lane_that_lingers_takes_no_turn_from_others() -> None:
+    work = AsyncLedger()
+    combiner = async_settler(work, linger=FOR_EVER, at_once=1)
+    calls = await start(combiner, ["x/a"])
+    monopoly = combiner._turns.locked()
+    await combiner.flush()
+    assert not monopoly
+    assert await calls["x/a"] == "X/A"
+
+
+def test_a_lingering_combiner_can_be_used_by_one_loop_after_another() -> None:
+    async def work(names: list[str]) -> list[str]:
+        await asyncio.sleep(0)
+        return names
+
+    async def use() -> str:
+        call = asyncio.create_task(combiner.submit("a"))
+        await settle_down()
+        await combiner.flush()
+        return await call
+
+    combiner: AsyncCombiner[str, str] = AsyncCombiner(
+        work, lane_of_name, len, at_once=4, repeatable=False, linger=FOR_EVER
+    )
+    assert asyncio.run(use()) == "a"
+    assert asyncio.run(use()) == "a"

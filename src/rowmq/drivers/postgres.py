@@ -7,6 +7,12 @@ keeps on one server, so even a statement that is one by itself gets BEGIN and CO
 """
 
 import contextlib
+import random
+import secrets
+import selectors
+import socket
+import time
+from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
@@ -15,13 +21,29 @@ from rowmq.drivers.base import AsyncDriver, Limits, SyncDriver
 from rowmq.drivers.faults import postgres_fault
 from rowmq.drivers.placeholders import restyle
 from rowmq.drivers.pool import AsyncPool, Pool
-from rowmq.errors import AuthenticationFailed, ConnectionLost, DatabaseUnreachable
+from rowmq.drivers.watching import NOTIFY_SECONDS, Deaf
+from rowmq.errors import (
+    AuthenticationFailed,
+    ConnectionLost,
+    DatabaseUnreachable,
+    RowMQError,
+)
+from rowmq.naming import TOPIC_BYTES_MAX
 from rowmq.store.statement import Result, Statement
 
 if TYPE_CHECKING:
     import psycopg
 
-__all__ = ["AsyncpgSession", "PsycopgSession", "async_driver", "sync_driver"]
+__all__ = ["AsyncpgSession", "PostgresWatch", "PsycopgSession", "async_driver", "sync_driver"]
+
+QUIET_SECONDS = 30.0
+"""How long a watch may hear nothing before it says something itself."""
+
+PROOF_SECONDS = 5.0
+"""How long it may take until it hears that."""
+
+ECHO_SECONDS = 2 * NOTIFY_SECONDS
+"""When to wake once more: what was published just after was not told of, and is there by then."""
 
 # What a URL may say to both drivers.
 SHARED_OPTIONS = {"host", "port", "user", "password", "dbname", "passfile", "service"} | {
@@ -196,6 +218,133 @@ async def open_asyncpg(url: str, limits: Limits) -> AsyncpgSession:
     except (TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
         raise refused(error) from error
     return AsyncpgSession(connection, limits)
+
+
+class PostgresWatch:
+    """LISTEN, on a connection of its own.
+
+    To prove that it hears it says something that is no topic. At first it does so on another
+    connection: a pooler may give this one a server only for as long as a statement takes, and then
+    what is said in such a statement is heard, but nothing else is. A watch that was proven so says
+    it on its own connection, when all has been quiet; what any other process says will do as well.
+    """
+
+    def __init__(self, url: str, channel: str, *, connect_timeout: float) -> None:
+        self.url = url
+        self.channel = channel
+        self.connect_timeout = connect_timeout
+        self.quiet = QUIET_SECONDS * random.uniform(0.75, 1.25)  # not in step with others
+        self.connection: psycopg.Connection[Any] | None = None
+        self._interrupted = False
+        self._ear, self._bell = socket.socketpair()
+        self._bell.setblocking(False)
+        self._heard: set[str] = set()
+        self._echoes: dict[str, float] = {}
+        self._prove_at = 0.0
+
+    def open(self) -> None:
+        try:
+            self.connection = self._connect()
+        except ImportError as error:
+            raise Deaf(f"the driver 'psycopg' cannot be imported ({error})") from error
+        self.connection.add_notify_handler(lambda notify: self._note(notify.payload))
+        with translated():
+            self.connection.execute(f"LISTEN {self.channel}".encode())
+            try:
+                with contextlib.closing(self._connect()) as other:
+                    self._prove(other)
+            except Deaf:
+                # In a pooler's server it would stay: leave none, if it is that one which answers.
+                self.connection.execute("UNLISTEN *")
+                raise
+
+    def wait(self, seconds: float) -> set[str]:
+        assert self.connection is not None  # noqa: S101 - it is open
+        with translated():
+            if time.monotonic() >= self._prove_at:
+                self._prove(self.connection)
+            now = time.monotonic()
+            until = min(now + seconds, self._prove_at, *self._echoes.values())
+            self._hear(self.connection, until - now)
+        now = time.monotonic()
+        due = {topic for topic, at in self._echoes.items() if at <= now}
+        for topic in due:
+            del self._echoes[topic]
+        heard, self._heard = self._heard | due, set()
+        return heard
+
+    def interrupt(self) -> None:
+        self._interrupted = True
+        with contextlib.suppress(OSError):  # it is closed, or was interrupted very often
+            self._bell.send(b"!")
+
+    def close(self) -> None:
+        self._ear.close()
+        self._bell.close()
+        if self.connection is not None:
+            with contextlib.suppress(Exception):
+                self.connection.close()
+
+    def _connect(self) -> "psycopg.Connection[Any]":
+        import psycopg  # noqa: PLC0415 - the extra may not be installed
+
+        try:
+            return psycopg.connect(
+                self.url,
+                autocommit=True,
+                prepare_threshold=None,
+                connect_timeout=max(2, round(self.connect_timeout)),
+                client_encoding="utf8",
+                fallback_application_name="rowmq watch",
+                tcp_user_timeout=round(PROOF_SECONDS * 1000),  # a dead connection is found out
+            )
+        except psycopg.Error as error:
+            raise refused(error) from error
+
+    def _prove(self, speaker: "psycopg.Connection[Any]") -> None:
+        """Have something said, and hear it."""
+        assert self.connection is not None  # noqa: S101 - it is open
+        token = secrets.token_hex(TOPIC_BYTES_MAX)  # twice as long as any topic
+        speaker.execute("SELECT pg_notify(%s, %s)", (self.channel, token))
+        deadline = time.monotonic() + PROOF_SECONDS
+        while token not in self._heard:
+            remaining = deadline - time.monotonic()
+            if remaining <= 0 or self._interrupted:
+                raise Deaf(
+                    "notifications of PostgreSQL do not arrive; if there is a pooler, such as "
+                    "PgBouncer, in transaction mode before it, that is why"
+                )
+            self._hear(self.connection, remaining)
+        self._heard.discard(token)
+
+    def _hear(self, connection: "psycopg.Connection[Any]", seconds: float) -> None:
+        """Wait for anything to be said, or to be interrupted."""
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._ear, selectors.EVENT_READ)
+            selector.register(connection, selectors.EVENT_READ)
+            ready = [key.fileobj for key, _ in selector.select(max(0.0, seconds))]
+        if connection in ready:
+            connection.pgconn.consume_input()
+            while (notify := connection.pgconn.notifies()) is not None:
+                self._note(notify.extra.decode(errors="replace"))
+
+    def _note(self, said: str) -> None:
+        now = time.monotonic()
+        self._prove_at = now + self.quiet
+        self._heard.add(said)
+        if len(said) <= TOPIC_BYTES_MAX:
+            self._echoes[said] = now + ECHO_SECONDS
+
+
+@contextlib.contextmanager
+def translated() -> Iterator[None]:
+    """A driver's error comes out as RowMQ's."""
+    try:
+        yield
+    except RowMQError:
+        raise
+    except Exception as error:  # noqa: BLE001 - told as what it means
+        raise postgres_fault(error)  # noqa: B904 - which brings its cause with it
 
 
 def refused(error: Exception) -> Exception:

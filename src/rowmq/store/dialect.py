@@ -7,21 +7,23 @@ dialect's module.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
-from typing import ClassVar, TypeVar
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, TypeVar
 
 from rowmq.errors import ConfigurationError
 from rowmq.naming import check_identifier
-from rowmq.store.statement import Row
+from rowmq.store.statement import Operation, Row, Statement
 
 __all__ = [
     "DEFAULT_LOCK_SECONDS",
     "DEFAULT_PREFIX",
     "TABLES",
+    "Columns",
     "Dialect",
     "Row",
     "as_bytes",
     "as_text",
+    "equal",
 ]
 
 DEFAULT_PREFIX = "rowmq_"
@@ -48,6 +50,8 @@ TABLES = (
 )
 
 T = TypeVar("T")
+Columns = Mapping[str, str]
+"""Names of columns, with the types that PostgreSQL knows them by."""
 
 
 class Dialect(ABC):
@@ -65,6 +69,24 @@ class Dialect(ABC):
     statement_bytes_max: ClassVar[int] = 4 * 1024 * 1024
     """How many bytes of values one statement carries before another is begun."""
 
+    join: ClassVar[str] = "JOIN"
+    """A join that keeps the order in which its tables are written, where there is one."""
+
+    for_update: ClassVar[str] = "FOR UPDATE"
+    """Locks the rows that a SELECT gives; SQLite has one writer and needs nothing."""
+
+    skip_locked: ClassVar[str] = "FOR UPDATE SKIP LOCKED"
+    """Locks those that nobody else has locked, and leaves out the others."""
+
+    on_conflict: ClassVar[str] = "ON CONFLICT DO NOTHING"
+    """Ends an INSERT into offsets that leaves rows alone which are already there."""
+
+    # WHERE false: an existing row is locked but not written.
+    lock_topic: ClassVar[str] = """
+        INSERT INTO {topics} AS t (topic, created_at) VALUES (?, {now})
+        ON CONFLICT (topic) DO UPDATE SET created_at = t.created_at WHERE false"""
+    """Makes a topic's row, if it is missing, and locks it."""
+
     def __init__(
         self,
         *,
@@ -78,6 +100,8 @@ class Dialect(ABC):
         qualifier = self.qualifier(schema)
         self._names = {table: f"{qualifier}{prefix}{table}" for table in TABLES}
         self._names |= {"now": self.now, "prefix": prefix, "qualifier": qualifier}
+        self._names |= {"join": self.join, "on_conflict": self.on_conflict.format_map(self._names)}
+        self._names |= {"for_update": self.for_update, "skip_locked": self.skip_locked}
         self._rendered: dict[str, str] = {}
 
     def qualifier(self, schema: str | None) -> str:
@@ -100,6 +124,15 @@ class Dialect(ABC):
         """The template with its names filled in, its placeholders untouched."""
         return template.format_map(self._names)
 
+    def insert_id(self, name: str, template: str, params: Sequence[Any]) -> Operation[int]:
+        """Insert a row, and tell the id that it was given."""
+        result = yield Statement(name, self.sql(template + " RETURNING id"), params)
+        return int(result.rows[0][0])
+
+    def seize(self) -> Operation[None]:
+        """Begin to write, in a caller's transaction that may only have read so far."""
+        yield from ()
+
     @abstractmethod
     def placeholders(self, sql: str) -> str:
         """The `?` of a template in this database's own style."""
@@ -107,6 +140,35 @@ class Dialect(ABC):
     def text(self, value: str) -> str | bytes:
         """A name as a parameter."""
         return value
+
+    # --- many rows in one statement: a source `w` of given values, and what is done with it -------
+
+    def given(self, columns: Columns, rows: Sequence[Sequence[Any]]) -> tuple[str, list[Any]]:
+        """A query for given rows, and its parameters."""
+        values = [self.text(v) if isinstance(v, str) else v for row in rows for v in row]
+        return values_table(tuple(columns), len(rows)), values
+
+    def update_from(
+        self, table: str, source: str, keys: Sequence[str], sets: Mapping[str, str]
+    ) -> str:
+        """Update the rows `t` of a table that have the keys of the source `w`."""
+        changes = ", ".join(f"{column} = {value}" for column, value in sets.items())
+        return f"UPDATE {table} AS t SET {changes} FROM ({source}) w WHERE {equal(keys)}"
+
+    def delete_from(self, table: str, source: str, keys: Sequence[str]) -> str:
+        """Delete the rows of a table that have the keys of the source."""
+        return f"DELETE FROM {table} AS t USING ({source}) w WHERE {equal(keys)}"
+
+    def upsert_from(
+        self, table: str, source: str, keys: Sequence[str], columns: Sequence[str]
+    ) -> str:
+        """Insert the rows of the source, or put them in the place of those with the same keys."""
+        names = ", ".join([*keys, *columns])
+        changes = ", ".join(f"{column} = excluded.{column}" for column in columns)
+        return (
+            f"INSERT INTO {table} ({names}) SELECT {names} FROM ({source}) w WHERE true "
+            f"ON CONFLICT ({', '.join(keys)}) DO UPDATE SET {changes}"
+        )
 
     def chunks(self, items: Iterable[T], sizes: Iterable[int]) -> Iterator[list[T]]:
         """The items in runs that fit into one statement each."""
@@ -134,6 +196,11 @@ def as_bytes(value: bytes | memoryview | bytearray | str) -> bytes:
     if isinstance(value, bytes):
         return value
     return value.encode() if isinstance(value, str) else bytes(value)
+
+
+def equal(keys: Iterable[str]) -> str:
+    """The rows `t` and `w` have the same keys."""
+    return " AND ".join(f"t.{key} = w.{key}" for key in keys)
 
 
 def values_table(columns: Sequence[str], rows: int) -> str:

@@ -9,12 +9,12 @@ scans. Ranges are one SELECT each under UNION ALL: a joined range reads the whol
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from rowmq.store.dialect import Dialect, as_text, values_table
+from rowmq.store.dialect import Dialect, as_text, equal, values_table
 from rowmq.store.schema import Schema
 from rowmq.store.statement import Operation, Row, Statement
-from rowmq.store.store import Store
+from rowmq.store.store import Store, store_of
 from rowmq.store.topics import (
-    MESSAGE_COLUMNS,
+    Advance,
     Counter,
     Partition,
     Placed,
@@ -31,12 +31,42 @@ class MySQLDialect(Dialect):
     # UTC_TIMESTAMP, because NOW() is in the session's zone and repeats an hour each autumn.
     now = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
     rows_max = 250
+    join = "STRAIGHT_JOIN"
+    # Not INSERT IGNORE, which also turns errors of any other kind into silence.
+    on_conflict = "ON DUPLICATE KEY UPDATE version = {offsets}.version"
+    lock_topic = """
+        INSERT INTO {topics} (topic, created_at) VALUES (?, {now})
+        ON DUPLICATE KEY UPDATE created_at = created_at"""
 
     def placeholders(self, sql: str) -> str:
         return sql.replace("?", "%s")
 
     def text(self, value: str) -> bytes:
         return value.encode()
+
+    def insert_id(self, name: str, template: str, params: Sequence[Any]) -> Operation[int]:
+        yield Statement(name, self.sql(template), params)
+        result = yield Statement("last_insert_id", "SELECT LAST_INSERT_ID()")
+        return int(result.rows[0][0])
+
+    def update_from(
+        self, table: str, source: str, keys: Sequence[str], sets: Mapping[str, str]
+    ) -> str:
+        changes = ", ".join(f"t.{column} = {value}" for column, value in sets.items())
+        return f"UPDATE ({source}) w STRAIGHT_JOIN {table} t ON {equal(keys)} SET {changes}"
+
+    def delete_from(self, table: str, source: str, keys: Sequence[str]) -> str:
+        return f"DELETE t FROM ({source}) w STRAIGHT_JOIN {table} t ON {equal(keys)}"
+
+    def upsert_from(
+        self, table: str, source: str, keys: Sequence[str], columns: Sequence[str]
+    ) -> str:
+        names = ", ".join([*keys, *columns])
+        changes = ", ".join(f"{column} = w.{column}" for column in columns)
+        return (
+            f"INSERT INTO {table} ({names}) SELECT {names} FROM ({source}) w "
+            f"ON DUPLICATE KEY UPDATE {changes}"
+        )
 
 
 class MySQLTopics(StepwiseTopics):
@@ -93,24 +123,18 @@ class MySQLTopics(StepwiseTopics):
         result = yield Statement("topics.find_messages", sql, params)
         return {placed[place].entry.identity: offset for place, offset in result}
 
-    def advance_partitions(self, next_offsets: Mapping[int, int]) -> Operation[None]:
-        for run in self._runs(list(next_offsets.items())):
-            moved = values_table(("id", "next_offset"), len(run))
+    def advance_partitions(self, advances: Sequence[Advance]) -> Operation[None]:
+        for run in self._runs(advances):
+            moved = values_table(("id", "next_offset", "largest_bytes"), len(run))
             sql = self.dialect.sql(ADVANCE_PARTITIONS.replace("<moved>", moved))
-            params = [value for pair in run for value in pair]
+            params = [value for advance in run for value in advance]
             yield Statement("topics.advance_partitions", sql, params)
 
-    def fetch_ranges(self, spans: Sequence[Span]) -> Operation[Iterable[Row]]:
-        return (yield self._fetch("topics.read", MESSAGE_COLUMNS, spans))
-
-    def fetch_times(self, spans: Sequence[Span]) -> Operation[Iterable[Row]]:
-        return (yield self._fetch("topics.times", "m.partition_id, m.published_at", spans))
-
-    def _fetch(self, name: str, columns: str, spans: Sequence[Span]) -> Statement:
+    def fetch(self, name: str, columns: str, spans: Sequence[Span]) -> Operation[Iterable[Row]]:
         one = FETCH_RANGE.replace("<columns>", columns)
         sql = self.dialect.sql(" UNION ALL ".join([one] * len(spans)))
         params = [value for span in spans for value in (span.partition_id, span.first, span.last)]
-        return Statement(name, sql, params, sole=True)
+        return (yield Statement(name, sql, params, sole=True))
 
     def _runs(self, items: Sequence[Any]) -> Iterable[list[Any]]:
         return self.dialect.chunks(items, (0 for _ in items))
@@ -120,11 +144,12 @@ class MySQLTopics(StepwiseTopics):
 
     # MySQL warns of VALUES() and MariaDB has no alias for a row: a derived table suits both.
     configure_sql = """
-        INSERT INTO {topics} (topic, max_payload_bytes, created_at)
-        SELECT w.topic, w.max_payload_bytes, {now}
-        FROM (SELECT ? AS topic, ? AS max_payload_bytes) w
+        INSERT INTO {topics} (topic, max_payload_bytes, retention_us, created_at)
+        SELECT w.topic, w.max_payload_bytes, w.retention_us, {now}
+        FROM (SELECT ? AS topic, ? AS max_payload_bytes, ? AS retention_us, ? AS sets_retention) w
         ON DUPLICATE KEY UPDATE
-        max_payload_bytes = COALESCE(w.max_payload_bytes, {topics}.max_payload_bytes)"""
+        max_payload_bytes = COALESCE(w.max_payload_bytes, {topics}.max_payload_bytes),
+        retention_us = IF(w.sets_retention = 1, w.retention_us, {topics}.retention_us)"""
 
 
 # The limit comes from a subquery, which a locking read leaves unlocked: a joined row would be
@@ -153,7 +178,8 @@ FIND_MESSAGES = """
 
 ADVANCE_PARTITIONS = """
     UPDATE (<moved>) moved STRAIGHT_JOIN {partitions} p ON p.id = moved.id
-    SET p.next_offset = moved.next_offset"""
+    SET p.next_offset = moved.next_offset,
+        p.largest_bytes = GREATEST(p.largest_bytes, moved.largest_bytes)"""
 
 FETCH_RANGE = """
     (SELECT <columns> FROM {messages} m
@@ -176,4 +202,4 @@ class MySQLSchema(Schema):
 def mysql_store(**options: Any) -> Store:
     """The operations, for the options of a dialect."""
     dialect = MySQLDialect(**options)
-    return Store(dialect, MySQLTopics(dialect), MySQLSchema(dialect))
+    return store_of(dialect, MySQLTopics(dialect), MySQLSchema(dialect))

@@ -7,16 +7,18 @@ id at the same moment shows as a unique violation; then the locks are taken firs
 statement, with a new snapshot, sees everything.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+import hashlib
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from rowmq.errors import SerializationFailure, UniqueViolation
 from rowmq.message import PublishResult
 from rowmq.naming import check_identifier
-from rowmq.store.dialect import Dialect
+from rowmq.store.dialect import Columns, Dialect
+from rowmq.store.leases import FIND, FOUND_MAX, Change, Conflict, Found, Leases, Member, found_of
 from rowmq.store.schema import Schema
 from rowmq.store.statement import Operation, Row, Statement
-from rowmq.store.store import Store
+from rowmq.store.store import Store, store_of
 from rowmq.store.topics import (
     MESSAGE_COLUMNS,
     PAYLOAD_BYTES_DEFAULT,
@@ -39,6 +41,20 @@ class PostgresDialect(Dialect):
     now = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
     rows_max = 5_000
 
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._names["channel"] = self.channel
+
+    @property
+    def channel(self) -> str:
+        """Where this set of tables is told of: a name of LISTEN and NOTIFY.
+
+        It is a hash, as prefix and schema together may be too long. Where no schema was given it
+        is the usual one, so that a client who names that one is heard too.
+        """
+        tables = f"{self.schema or 'public'}.{self.prefix}"
+        return f"rowmq_{hashlib.sha256(tables.encode()).hexdigest()[:32]}"
+
     def qualifier(self, schema: str | None) -> str:
         return "" if schema is None else f'"{check_identifier(schema, what="the schema")}".'
 
@@ -46,10 +62,20 @@ class PostgresDialect(Dialect):
         head, *rest = sql.split("?")
         return head + "".join(f"${number}{part}" for number, part in enumerate(rest, 1))
 
+    def given(self, columns: Columns, rows: Sequence[Sequence[Any]]) -> tuple[str, list[Any]]:
+        # One array for each column: the statement is the same for any number of rows.
+        arrays = ", ".join(f"?::{kind}[]" for kind in columns.values())
+        lists = [list(column) for column in zip(*rows, strict=True)]
+        return f"SELECT * FROM unnest({arrays}) AS g ({', '.join(columns)})", lists
+
 
 class PostgresTopics(Topics):
     def publish(
-        self, entries: Sequence[Entry], *, alone: bool = True
+        self,
+        entries: Sequence[Entry],
+        *,
+        alone: bool = True,
+        notify: Collection[str] = (),
     ) -> Operation[list[PublishResult]]:
         fresh = unrepeated(entries)
         runs = list(self.runs(fresh))
@@ -57,7 +83,7 @@ class PostgresTopics(Topics):
         found: dict[tuple[str, str, str], Row] = {}
         if len(runs) == 1 and (alone or not given):
             try:
-                found = yield from self.append(fresh, check=given, sole=alone)
+                found = yield from self.append(fresh, check=given, sole=alone, notify=notify)
             except UniqueViolation:
                 # In a caller's transaction the ids are new ones of our own: it cannot come to this.
                 if not alone:
@@ -67,11 +93,11 @@ class PostgresTopics(Topics):
             if len(runs) > 1:
                 yield from self.refuse_any(fresh)  # before the first run is appended
             for run in runs:
-                found |= yield from self.append(run, check=True, sole=False)
+                found |= yield from self.append(run, check=True, sole=False, notify=notify)
         return results(entries, found)
 
     def append(
-        self, entries: Sequence[Entry], *, check: bool, sole: bool
+        self, entries: Sequence[Entry], *, check: bool, sole: bool, notify: Collection[str]
     ) -> Operation[dict[tuple[str, str, str], Row]]:
         """Append entries; `check` leaves out known ids. Offset and known, by identity."""
         found: dict[tuple[str, str, str], Row] = {}
@@ -79,7 +105,8 @@ class PostgresTopics(Topics):
         while entries:
             partitions = by_partition(entries)
             patience = f"{round(self.dialect.lock_timeout * 1000)}ms" if sole else None
-            params = (*partition_columns(partitions), *message_columns(partitions), patience)
+            told = sorted({topic for topic, _ in partitions}.intersection(notify))
+            params = (*partition_columns(partitions), *message_columns(partitions), patience, told)
             result = yield Statement("topics.append", sql, params, sole=sole)
             if not result.rows:
                 yield from self.refuse(entries)
@@ -116,16 +143,10 @@ class PostgresTopics(Topics):
         columns = partition_columns(by_partition(entries))
         yield Statement("topics.lock_partitions", self.dialect.sql(LOCK_PARTITIONS), columns)
 
-    def fetch_ranges(self, spans: Sequence[Span]) -> Operation[Iterable[Row]]:
-        return (yield self._fetch("topics.read", MESSAGE_COLUMNS, spans))
-
-    def fetch_times(self, spans: Sequence[Span]) -> Operation[Iterable[Row]]:
-        return (yield self._fetch("topics.times", "m.partition_id, m.published_at", spans))
-
-    def _fetch(self, name: str, columns: str, spans: Sequence[Span]) -> Statement:
+    def fetch(self, name: str, columns: str, spans: Sequence[Span]) -> Operation[Iterable[Row]]:
         sql = self.dialect.sql(FETCH_RANGES.replace("<columns>", columns))
         bounds = [list(column) for column in zip(*(span[1:] for span in spans), strict=True)]
-        return Statement(name, sql, bounds, sole=True)
+        return (yield Statement(name, sql, bounds, sole=True))
 
 
 def by_partition(entries: Sequence[Entry]) -> dict[Partition, list[Entry]]:
@@ -211,6 +232,8 @@ _OR_KNOWN = f"""
     UNION ALL
     SELECT true, place, message_offset FROM known WHERE {_NONE_REFUSED}"""
 
+# Who listens is told at the commit, also where that is a caller's. It is in the WHERE at the end
+# only because what nothing reads would not be run.
 # Gives the first offset of each partition; or, if ids are known, those, having appended nothing;
 # or no row at all if a payload is refused.
 _APPEND = (
@@ -218,11 +241,12 @@ _APPEND = (
     + _PATIENCE
     + """<known>,
     counters AS (
-        INSERT INTO {partitions} AS p (topic, partition_key, next_offset)
-        SELECT topic, partition_key, messages + 1 FROM wanted
+        INSERT INTO {partitions} AS p (topic, partition_key, next_offset, largest_bytes)
+        SELECT topic, partition_key, messages + 1, largest FROM wanted
         WHERE (SELECT lock_timeout FROM patience) IS NOT NULL AND <none refused><none known>
         ON CONFLICT (topic, partition_key) DO UPDATE
-        SET next_offset = p.next_offset + excluded.next_offset - 1
+        SET next_offset = p.next_offset + excluded.next_offset - 1,
+            largest_bytes = GREATEST(p.largest_bytes, excluded.largest_bytes)
         RETURNING id, topic, partition_key, next_offset
     ),
     placed AS MATERIALIZED (
@@ -239,8 +263,13 @@ _APPEND = (
                     $10::text[])
             AS m (partition_place, number, message_id, payload, encoding, headers)
         JOIN placed p ON p.place = m.partition_place
+    ),
+    notified AS MATERIALIZED (
+        SELECT COUNT(pg_notify('{channel}', topic)) AS topics FROM unnest($12::text[]) AS t (topic)
+        WHERE EXISTS (SELECT FROM placed)
     )
-    SELECT false, place, first_offset FROM placed<or known>"""
+    SELECT false, place, first_offset FROM placed
+    WHERE (SELECT topics FROM notified) IS NOT NULL<or known>"""
 ).replace("<none refused>", _NONE_REFUSED)
 
 APPEND = _APPEND.replace("<known>", "").replace("<none known>", "").replace("<or known>", "")
@@ -271,6 +300,121 @@ FETCH_RANGES = """
         WHERE m.partition_id = s.partition_id AND m.message_offset BETWEEN s.first AND s.last
         OFFSET 0 -- a fence: each range is looked up by itself
     ) m"""
+
+
+class PostgresLeases(Leases):
+    """One statement writes, fetches and looks for more: a busy subscriber's whole round trip."""
+
+    def advance(
+        self, member: Member, changes: Sequence[Change], *, spans: Sequence[Span], after: int
+    ) -> Operation[tuple[list[Row], Found | None]]:
+        # Without a statement of its own before it, this is a transaction by itself.
+        rows = yield from self._advance(member, changes, spans=spans, after=after, sole=True)
+        found = [(r[1], r[2], r[7], r[8], r[5]) for r in rows if r[0] == FOUND]
+        return [row[1:8] for row in rows if row[0] == FETCHED], found_of(found)
+
+    def write(self, member: Member, changes: Sequence[Change]) -> Operation[None]:
+        yield from self._advance(member, changes, spans=(), after=0, sole=False)
+
+    def _advance(
+        self,
+        member: Member,
+        changes: Sequence[Change],
+        *,
+        spans: Sequence[Span],
+        after: int,
+        sole: bool,
+    ) -> Operation[Sequence[Row]]:
+        moved = [(c.partition_id, c.epoch, c.version, *c.after[:5]) for c in sorted(changes)]
+        gone = [(c.partition_id, f) for c in changes for f in c.after.removed_since(c.before)]
+        put = [(c.partition_id, *r) for c in changes for r in c.after.changed_since(c.before)]
+        wanted = [span[1:] for span in spans]
+        params: list[Any] = [*member]
+        for rows, width in ((moved, 8), (gone, 2), (put, 7), (wanted, 3)):
+            params += columns_of(rows, width)
+        params.append(after)
+        result = yield Statement("leases.advance", self.dialect.sql(ADVANCE), params, sole=sole)
+        if next(row[1] for row in result if row[0] == FENCED) != len(changes):
+            raise Conflict("a lease was lost, or its partition was changed by somebody else")
+        return result.rows
+
+
+def columns_of(rows: Sequence[Sequence[Any]], width: int) -> list[list[Any]]:
+    """Rows as an array for each column, which there are even if there is no row."""
+    return [[row[place] for row in rows] for place in range(width)]
+
+
+FENCED, FETCHED, FOUND = 0, 1, 2
+
+
+def numbered(find: str) -> str:
+    """FIND, with the numbers of ADVANCE for its parameters."""
+    for value in ("$2", "$1", "$2", "$23", str(FOUND_MAX)):
+        find = find.replace("?", value, 1)
+    return find
+
+
+# All or nothing: unless every lease is as its owner knows it, no part of this does anything. The
+# rows are locked one by one, by their keys and in order; a row that somebody has just changed is
+# looked at again as it now is, and is then not at the version that was asked for.
+ADVANCE = """
+    WITH wanted AS MATERIALIZED (
+        SELECT * FROM unnest($3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[],
+                             $8::bigint[], $9::bigint[], $10::integer[])
+            AS w (partition_id, epoch, version, acked, delivered, first, until, attempts)
+    ),
+    fenced AS MATERIALIZED (
+        SELECT o.partition_id FROM wanted w CROSS JOIN LATERAL (
+            SELECT o.partition_id FROM {offsets} o
+            WHERE o.group_id = $1 AND o.partition_id = w.partition_id AND o.leased_by = $2
+              AND o.epoch = w.epoch AND o.version = w.version
+            FOR UPDATE
+        ) o
+    ),
+    whole AS MATERIALIZED (
+        SELECT 1 WHERE (SELECT count(*) FROM fenced) = cardinality($3::bigint[])
+    ),
+    moved AS (
+        UPDATE {offsets} o
+        SET offset_acked = w.acked, offset_delivered = w.delivered, tail_first = w.first,
+            tail_until = w.until, tail_attempts = w.attempts, version = o.version + 1, touched = 0
+        FROM wanted w
+        WHERE o.group_id = $1 AND o.partition_id = w.partition_id AND EXISTS (SELECT FROM whole)
+    ),
+    removed AS (
+        DELETE FROM {delivery_state} d
+        USING unnest($11::bigint[], $12::bigint[]) AS r (partition_id, first_offset)
+        WHERE d.group_id = $1 AND d.partition_id = r.partition_id
+          AND d.first_offset = r.first_offset AND EXISTS (SELECT FROM whole)
+    ),
+    put AS (
+        INSERT INTO {delivery_state} (group_id, partition_id, first_offset, last_offset, state,
+                                      invisible_until, attempts, error)
+        SELECT $1, r.*
+        FROM unnest($13::bigint[], $14::bigint[], $15::bigint[], $16::smallint[], $17::bigint[],
+                    $18::integer[], $19::text[]) AS r
+        WHERE EXISTS (SELECT FROM whole)
+        ON CONFLICT (group_id, partition_id, first_offset) DO UPDATE
+        SET last_offset = excluded.last_offset, state = excluded.state,
+            invisible_until = excluded.invisible_until, attempts = excluded.attempts,
+            error = excluded.error
+    )
+    SELECT 0 AS kind, (SELECT count(*) FROM fenced) AS partition_id, NULL::bigint AS message_offset,
+           NULL::text AS message_id, NULL::bytea AS payload, NULL::smallint AS encoding,
+           NULL::text AS headers, NULL::bigint AS published_at, NULL::bigint AS largest_bytes
+    UNION ALL
+    SELECT 1, <columns>, NULL
+    FROM unnest($20::bigint[], $21::bigint[], $22::bigint[]) AS s (partition_id, first, last)
+    CROSS JOIN LATERAL (
+        SELECT * FROM {messages} m
+        WHERE m.partition_id = s.partition_id AND m.message_offset BETWEEN s.first AND s.last
+        OFFSET 0 -- a fence: each range is looked up by itself
+    ) m
+    WHERE EXISTS (SELECT FROM whole)
+    UNION ALL
+    SELECT 2, f.partition_id, f.epoch, NULL, NULL, f.touched::smallint, NULL, f.next_offset,
+           f.largest_bytes
+    FROM (<find>) f""".replace("<columns>", MESSAGE_COLUMNS).replace("<find>", numbered(FIND))
 
 
 class PostgresSchema(Schema):
@@ -304,4 +448,6 @@ class PostgresSchema(Schema):
 def postgres_store(**options: Any) -> Store:
     """The operations, for the options of a dialect."""
     dialect = PostgresDialect(**options)
-    return Store(dialect, PostgresTopics(dialect), PostgresSchema(dialect))
+    return store_of(
+        dialect, PostgresTopics(dialect), PostgresSchema(dialect), leases=PostgresLeases
+    )

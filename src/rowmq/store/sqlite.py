@@ -6,15 +6,15 @@ it takes the write lock at once, waiting for it if need be, where a read first a
 would fail as soon as another writer came between.
 """
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 
 from rowmq.store.dialect import Dialect
 from rowmq.store.schema import Schema
 from rowmq.store.statement import Operation, Row, Statement
-from rowmq.store.store import Store
+from rowmq.store.store import Store, store_of
 from rowmq.store.topics import (
-    MESSAGE_COLUMNS,
+    Advance,
     Counter,
     Entry,
     Partition,
@@ -31,10 +31,20 @@ class SQLiteDialect(Dialect):
     name = "sqlite"
     # Milliseconds are what SQLite's clock has; its julian day is a float that holds them exactly.
     now = "(CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000)"
-    rows_max = 100  # seven values each stay under the oldest limit of 999 variables
+    rows_max = 100  # far from the limits: 500 SELECTs under UNION ALL, 32,766 variables
+    join = "CROSS JOIN"  # which SQLite never reorders
+    for_update = skip_locked = ""
 
     def placeholders(self, sql: str) -> str:
         return sql
+
+    def seize(self) -> Operation[None]:
+        # A write takes the lock, waiting for it; a read first and a write later may fail at once.
+        yield Statement("seize", self.sql(LOCK))
+
+    def delete_from(self, table: str, source: str, keys: Sequence[str]) -> str:
+        names = ", ".join(keys)
+        return f"DELETE FROM {table} WHERE ({names}) IN (SELECT {names} FROM ({source}) w)"
 
 
 class SQLiteTopics(StepwiseTopics):
@@ -77,18 +87,12 @@ class SQLiteTopics(StepwiseTopics):
                 known[entry.identity] = offset
         return known
 
-    def advance_partitions(self, next_offsets: Mapping[int, int]) -> Operation[None]:
+    def advance_partitions(self, advances: Sequence[Advance]) -> Operation[None]:
         sql = self.dialect.sql(ADVANCE_PARTITION)
-        for id, next_offset in next_offsets.items():
-            yield Statement("topics.advance_partition", sql, (next_offset, id))
+        for id, next_offset, largest in advances:
+            yield Statement("topics.advance_partition", sql, (next_offset, largest, id))
 
-    def fetch_ranges(self, spans: Sequence[Span]) -> Operation[Iterable[Row]]:
-        return (yield from self._fetch("topics.read", MESSAGE_COLUMNS, spans))
-
-    def fetch_times(self, spans: Sequence[Span]) -> Operation[Iterable[Row]]:
-        return (yield from self._fetch("topics.times", "m.partition_id, m.published_at", spans))
-
-    def _fetch(self, name: str, columns: str, spans: Sequence[Span]) -> Operation[list[Row]]:
+    def fetch(self, name: str, columns: str, spans: Sequence[Span]) -> Operation[Iterable[Row]]:
         rows: list[Row] = []
         sql = self.dialect.sql(FETCH_RANGE.replace("<columns>", columns))
         for span in spans:
@@ -114,7 +118,8 @@ INSERT_MESSAGES = """
 
 FIND_MESSAGE = "SELECT message_offset FROM {messages} WHERE partition_id = ? AND message_id = ?"
 
-ADVANCE_PARTITION = "UPDATE {partitions} SET next_offset = ? WHERE id = ?"
+ADVANCE_PARTITION = """
+    UPDATE {partitions} SET next_offset = ?, largest_bytes = MAX(largest_bytes, ?) WHERE id = ?"""
 
 FETCH_RANGE = """
     SELECT <columns> FROM {messages} m
@@ -130,4 +135,4 @@ class SQLiteSchema(Schema):
 def sqlite_store(**options: Any) -> Store:
     """The operations, for the options of a dialect."""
     dialect = SQLiteDialect(**options)
-    return Store(dialect, SQLiteTopics(dialect), SQLiteSchema(dialect))
+    return store_of(dialect, SQLiteTopics(dialect), SQLiteSchema(dialect))

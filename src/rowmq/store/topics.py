@@ -10,8 +10,10 @@ one that has not committed, and how many messages there are is arithmetic and ne
 This module holds the course of events. The SQL that differs in shape is in each dialect's module.
 """
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from datetime import timedelta
 from typing import Any, NamedTuple
 
 import msgspec
@@ -22,11 +24,13 @@ from rowmq.message import Message, PublishResult, TopicInfo, new_id
 from rowmq.naming import check_headers, check_id, check_key, check_topic
 from rowmq.store.dialect import Dialect, as_bytes, as_text
 from rowmq.store.statement import Operation, Result, Row, Statement
-from rowmq.times import from_micros
+from rowmq.times import Duration, from_micros, to_seconds
 
 __all__ = [
+    "KEEP_FOR_EVER",
     "PAYLOAD_BYTES_DEFAULT",
     "PAYLOAD_BYTES_LIMIT",
+    "Advance",
     "Counter",
     "Entry",
     "Partition",
@@ -42,6 +46,9 @@ PAYLOAD_BYTES_DEFAULT = 1024 * 1024
 
 PAYLOAD_BYTES_LIMIT = 256 * 1024 * 1024
 """The largest limit a topic can be given; beyond it a payload belongs into a file store."""
+
+KEEP_FOR_EVER = 0
+"""A retention that stands for none: to keep messages for no time is refused, so it is free."""
 
 KEYLESS = ""
 """The stored partition key of messages without one: an empty key is refused, so it is free."""
@@ -95,6 +102,14 @@ class Placed(NamedTuple):
     entry: Entry
 
 
+class Advance(NamedTuple):
+    """What becomes of a locked partition that messages were added to."""
+
+    partition_id: int
+    next_offset: int
+    largest_bytes: int
+
+
 class Span(NamedTuple):
     """A run of offsets of one partition, both ends included."""
 
@@ -128,12 +143,17 @@ class Topics(ABC):
 
     @abstractmethod
     def publish(
-        self, entries: Sequence[Entry], *, alone: bool = True
+        self,
+        entries: Sequence[Entry],
+        *,
+        alone: bool = True,
+        notify: Collection[str] = (),
     ) -> Operation[list[PublishResult]]:
         """Append entries, all or none, and tell where each one stands.
 
-        `alone` says that no caller's transaction is open around it. Partitions are locked in
-        sorted order, so that two batches wait for each other but never in a circle.
+        `alone` says that no caller's transaction is open around it. `notify` are those topics
+        whose subscribers are to be told, where the database has a way to. Partitions are locked
+        in sorted order, so that two batches wait for each other but never in a circle.
         """
 
     def lock_of(self, entry: Entry) -> Hashable:
@@ -208,13 +228,22 @@ class Topics(ABC):
                     low[id] = offset + 1
         return [span._replace(first=low[span[1]]) for span in spans if low[span[1]] <= span.last]
 
-    @abstractmethod
     def fetch_ranges(self, spans: Sequence[Span]) -> Operation[Iterable[Row]]:
-        """The messages of many spans in one statement, in any order."""
+        """The messages of many spans, in any order."""
+        return self.fetch("topics.read", MESSAGE_COLUMNS, spans)
 
-    @abstractmethod
     def fetch_times(self, spans: Sequence[Span]) -> Operation[Iterable[Row]]:
         """Partition id and publishing time of the messages of many spans, in any order."""
+        return self.fetch("topics.times", "m.partition_id, m.published_at", spans)
+
+    def fetch_sizes(self, spans: Sequence[Span]) -> Operation[Iterable[Row]]:
+        """Partition id, offset and payload size of the messages of many spans, in any order."""
+        columns = "m.partition_id, m.message_offset, LENGTH(m.payload)"
+        return self.fetch("topics.sizes", columns, spans)
+
+    @abstractmethod
+    def fetch(self, name: str, columns: str, spans: Sequence[Span]) -> Operation[Iterable[Row]]:
+        """Columns of the messages `m` of many spans, in any order."""
 
     # --- list and configure ---------------------------------------------------------------------
 
@@ -227,23 +256,30 @@ class Topics(ABC):
                 partitions=int(partitions),
                 messages=int(messages),
                 max_payload_bytes=limit_of(limit),
+                retention=None if retention is None else timedelta(microseconds=retention),
             )
-            for name, partitions, messages, limit in result
+            for name, partitions, messages, limit, retention in result
         ]
 
-    def configure(self, topic: str, *, max_payload_bytes: int | None) -> Operation[None]:
+    def configure(
+        self, topic: str, *, max_payload_bytes: int | None, retention_us: int | None
+    ) -> Operation[None]:
         """Set a topic's limits; None leaves one as it is."""
+        sets_retention = int(retention_us is not None)
         yield Statement(
             "topics.configure",
             self.dialect.sql(self.configure_sql),
-            (self.dialect.text(topic), max_payload_bytes),
+            (self.dialect.text(topic), max_payload_bytes, retention_us or None, sets_retention),
             sole=True,
         )
 
+    # A retention may be set to NULL, so that cannot stand for leaving it as it is.
     configure_sql = """
-        INSERT INTO {topics} AS t (topic, max_payload_bytes, created_at) VALUES (?, ?, {now})
+        INSERT INTO {topics} AS t (topic, max_payload_bytes, retention_us, created_at)
+        VALUES (?, ?, ?, {now})
         ON CONFLICT (topic) DO UPDATE
-        SET max_payload_bytes = COALESCE(excluded.max_payload_bytes, t.max_payload_bytes)"""
+        SET max_payload_bytes = COALESCE(excluded.max_payload_bytes, t.max_payload_bytes),
+            retention_us = CASE WHEN ? = 1 THEN excluded.retention_us ELSE t.retention_us END"""
 
 
 class StepwiseTopics(Topics):
@@ -254,10 +290,12 @@ class StepwiseTopics(Topics):
         entries: Sequence[Entry],
         *,
         alone: bool = True,
+        notify: Collection[str] = (),  # noqa: ARG002 - there is no way to
     ) -> Operation[list[PublishResult]]:
         fresh = unrepeated(entries)
         counters = yield from self.checked_counters(fresh, alone=alone)
         free = {partition: counter.next_offset for partition, counter in counters.items()}
+        largest = dict.fromkeys(counters, 0)
         found: dict[tuple[str, str, str], Row] = {}
         for run in self.runs(fresh):
             placed = place(run, counters, free)
@@ -276,8 +314,13 @@ class StepwiseTopics(Topics):
             for _, offset, entry in placed:
                 found[entry.identity] = (offset, False)
                 free[entry.partition] = offset + 1
+                largest[entry.partition] = max(largest[entry.partition], len(entry.data))
         yield from self.advance_partitions(
-            {c.partition_id: free[p] for p, c in counters.items() if free[p] != c.next_offset}
+            [
+                Advance(counter.partition_id, free[partition], largest[partition])
+                for partition, counter in counters.items()
+                if free[partition] != counter.next_offset
+            ]
         )
         return results(entries, found)
 
@@ -331,8 +374,8 @@ class StepwiseTopics(Topics):
         """The offsets of those entries whose id is already in their partition."""
 
     @abstractmethod
-    def advance_partitions(self, next_offsets: Mapping[int, int]) -> Operation[None]:
-        """Set the counters of locked partitions."""
+    def advance_partitions(self, advances: Sequence[Advance]) -> Operation[None]:
+        """Set the counters of locked partitions, and raise what is known of their payloads."""
 
 
 MESSAGE_COLUMNS = """m.partition_id, m.message_offset, m.message_id, m.payload, m.encoding,
@@ -351,12 +394,13 @@ LIST_PARTITION = """
 LIMIT = "SELECT max_payload_bytes FROM {topics} WHERE topic = ?"
 
 LIST_TOPICS = """
-    SELECT topic, SUM(partitions), SUM(messages), MAX(max_payload_bytes) FROM (
+    SELECT topic, SUM(partitions), SUM(messages), MAX(max_payload_bytes), MAX(retention_us)
+    FROM (
         SELECT topic, 1 AS partitions, next_offset - first_offset AS messages,
-               NULL AS max_payload_bytes
+               NULL AS max_payload_bytes, NULL AS retention_us
         FROM {partitions}
         UNION ALL
-        SELECT topic, 0, 0, max_payload_bytes FROM {topics}
+        SELECT topic, 0, 0, max_payload_bytes, retention_us FROM {topics}
     ) known
     GROUP BY topic ORDER BY topic"""
 
@@ -470,3 +514,18 @@ def check_limit(max_payload_bytes: int | None) -> int | None:
             f"max_payload_bytes must be 1 to {PAYLOAD_BYTES_LIMIT:,}, not {max_payload_bytes!r}"
         )
     return max_payload_bytes
+
+
+def check_retention(retention: Duration | None) -> int | None:
+    """A retention in whole microseconds; KEEP_FOR_EVER for one without end."""
+    if retention is None:
+        return None
+    if isinstance(retention, float | timedelta) and retention in (math.inf, timedelta.max):
+        return KEEP_FOR_EVER
+    micros = round(to_seconds(retention, name="retention") * 1_000_000)
+    if micros == 0:
+        raise InvalidOption(
+            f"retention must be more than zero, not {retention!r}; timedelta.max keeps messages "
+            f"for ever"
+        )
+    return micros

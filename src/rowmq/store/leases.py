@@ -1,0 +1,486 @@
+"""Leases: who owns which partition of a group, and what the owner writes there.
+
+The one idea: a group's place in a partition and the lease on it are one row of `offsets`, and only
+the lease's owner moves that place. So the owner may keep it in memory, decide in Python, and write
+what changed; every such write names the owner, the lease's epoch and the version it started from,
+and changes nothing if any of them is not the row's any more.
+
+    register ─► survey ─► acquire ─► find ─► advance (deliver) ─► advance (settle) ─► ... ─► leave
+                  ▲ every second or so: who is here, what is free, what is my share
+
+A lease has no time of its own: it lives as long as its owner's row in `subscribers`, which a
+heartbeat renews. A subscriber that has expired is swept by whoever sees it first: its leases become
+free, with a new epoch. An id of a subscriber is never given twice, so one that wakes up after that
+finds itself gone, and can never be mistaken for its successor.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from rowmq.errors import DatabaseError
+from rowmq.progress import Range, State, Stored
+from rowmq.store.dialect import Dialect, as_text
+from rowmq.store.groups import ADOPT, Groups
+from rowmq.store.statement import Operation, Row, Statement
+from rowmq.store.topics import Span, Topics
+
+__all__ = [
+    "Change",
+    "Conflict",
+    "Counters",
+    "Found",
+    "Leases",
+    "Loaded",
+    "Member",
+    "Survey",
+    "Work",
+]
+
+FREE = 0
+"""The owner of a partition that nobody owns."""
+
+FOUND_MAX = 1_000
+"""How many partitions with work one look finds."""
+
+FREE_MAX = 20_000
+"""How many free partitions a survey looks at."""
+
+
+class Conflict(DatabaseError):
+    """A write was refused: the row is not at the epoch and version that its writer knows."""
+
+
+class Member(NamedTuple):
+    """A subscriber of a group, as the database knows it."""
+
+    group_id: int
+    subscriber_id: int
+
+
+class Survey(NamedTuple):
+    """How a group's partitions are shared out, as one member sees it."""
+
+    alive: bool
+    """Whether this member's heartbeat was in time."""
+    subscribers: int
+    rank: int
+    """How many of the living subscribers stand before this one."""
+    expired: int
+    leased: int
+    owned: int
+    newest: int
+    """The highest id of any partition: if it rises, there may be new ones."""
+    free: list[int]
+
+
+class Counters(NamedTuple):
+    """A partition: its key, and what its log holds."""
+
+    partition_id: int
+    key: str
+    first_offset: int
+    next_offset: int
+    largest_bytes: int
+
+
+class Loaded(NamedTuple):
+    """A group's place in a partition, locked."""
+
+    partition_id: int
+    leased_by: int
+    epoch: int
+    version: int
+    stored: Stored
+
+
+class Work(NamedTuple):
+    """An owned partition that has something to look at."""
+
+    partition_id: int
+    epoch: int
+    next_offset: int
+    largest_bytes: int
+    touched: bool
+
+
+class Found(NamedTuple):
+    """What a look at the owned partitions gave, and the database's time."""
+
+    now: int
+    alive: bool
+    newest: int
+    work: list[Work]
+
+
+class Change(NamedTuple):
+    """What an owner writes for one partition: from what it knows, to what it is to be."""
+
+    partition_id: int
+    epoch: int
+    version: int
+    before: Stored
+    after: Stored
+
+
+class Leases:
+    """The operations of subscribers, for one dialect."""
+
+    def __init__(self, dialect: Dialect, topics: Topics, groups: Groups) -> None:
+        self.dialect = dialect
+        self.topics = topics
+        self.groups = groups
+
+    # --- subscribers ----------------------------------------------------------------------------
+
+    def register(
+        self, topic: str, group: str, *, start: str | None, name: str, lease_us: int
+    ) -> Operation[Member]:
+        """Enter a group, which is created if `start` says where it begins."""
+        if start is not None:
+            yield from self.groups.create(topic, group, start=start)
+        group_id = yield from self.groups.find(topic, group)
+        params = (group_id, lease_us, self.dialect.text(name))
+        id = yield from self.dialect.insert_id("leases.register", REGISTER, params)
+        return Member(group_id, id)
+
+    def beat(self, member: Member, *, lease_us: int) -> Operation[bool]:
+        """Renew all leases of a subscriber: one row. False if it has expired, or was swept."""
+        params = (lease_us, member.subscriber_id)
+        result = yield Statement("leases.beat", self.dialect.sql(BEAT), params, sole=True)
+        return result.rowcount == 1
+
+    def leave(self, member: Member) -> Operation[None]:
+        """Free all leases of a subscriber and forget it."""
+        yield Statement("leases.free", self.dialect.sql(FREE_ALL), member)
+        params = (member.subscriber_id,)
+        yield Statement("leases.leave", self.dialect.sql(LEAVE), params)
+
+    def sweep(self, group_id: int) -> Operation[int]:
+        """Free the leases of subscribers that have expired, and forget those."""
+        result = yield Statement("leases.expired", self.dialect.sql(EXPIRED), (group_id,))
+        for (subscriber_id,) in result:
+            yield from self.leave(Member(group_id, subscriber_id))
+        return len(result)
+
+    # --- sharing out ----------------------------------------------------------------------------
+
+    def survey(self, member: Member) -> Operation[Survey]:
+        """Who is here, what is free, and what is mine."""
+        group_id, subscriber_id = member
+        params = [subscriber_id, subscriber_id, group_id, group_id, subscriber_id, group_id]
+        sql = self.dialect.sql(SURVEY)
+        result = yield Statement("leases.survey", sql, params, sole=True)
+        subscribers, rank, alive, expired, leased, owned, newest = map(int, result.rows[0])
+        sql, params = self.dialect.sql(LIST_FREE), [group_id, FREE_MAX]
+        result = yield Statement("leases.list_free", sql, params, sole=True)
+        free = [row[0] for row in result]
+        return Survey(alive > 0, subscribers, rank, expired, leased, owned, newest, free)
+
+    def adopt(self, topic: str, group_id: int) -> Operation[None]:
+        """Give the group a place in every partition that it has none in: at its beginning."""
+        params = (group_id, group_id, self.dialect.text(topic))
+        yield Statement("leases.adopt", self.dialect.sql(ADOPT), params, sole=True)
+
+    def acquire(
+        self, member: Member, partition_ids: Sequence[int]
+    ) -> Operation[list[tuple[Loaded, Counters]]]:
+        """Take the lease of those partitions that are free and that nobody else is just taking."""
+        taken: list[int] = []
+        for run in self._runs(partition_ids):
+            source, params = self._keys(member.group_id, run)
+            sql = self.dialect.sql(LOCK_FREE.replace("<source>", source))
+            params = [*params, member.subscriber_id]
+            result = yield Statement("leases.lock_free", sql, params)
+            taken += [row[0] for row in result]
+        for run in self._runs(taken):
+            rows = [(member.group_id, id, member.subscriber_id) for id in run]
+            source, params = self.dialect.given(
+                {"group_id": "bigint", "partition_id": "bigint", "owner": "bigint"}, rows
+            )
+            sets = {"leased_by": "w.owner", "epoch": "t.epoch + 1", "version": "t.version + 1"}
+            sql = self.dialect.update_from("{offsets}", source, PLACE, sets | {"touched": "0"})
+            yield Statement("leases.acquire", self.dialect.sql(sql), params)
+        loaded = yield from self.load(member.group_id, taken)
+        counters = yield from self.counters(taken)
+        return [(place, counters[place.partition_id]) for place in loaded]
+
+    def release(self, member: Member, partition_ids: Sequence[int]) -> Operation[None]:
+        """Free the lease of partitions that the member owns."""
+        for run in self._runs(partition_ids):
+            rows = [(*member, id) for id in run]
+            source, params = self.dialect.given(
+                {"group_id": "bigint", "leased_by": "bigint", "partition_id": "bigint"}, rows
+            )
+            sets = {"leased_by": "0", "epoch": "t.epoch + 1", "version": "t.version + 1"}
+            keys = (*PLACE, "leased_by")
+            sql = self.dialect.update_from("{offsets}", source, keys, sets)
+            yield Statement("leases.release", self.dialect.sql(sql), params)
+
+    def owned(self, member: Member) -> Operation[list[int]]:
+        """The partitions whose lease a member has."""
+        result = yield Statement("leases.owned", self.dialect.sql(OWNED), member, sole=True)
+        return [row[0] for row in result]
+
+    def idle(self, member: Member) -> Operation[list[int]]:
+        """The owned partitions whose log is empty and that are wholly acked."""
+        result = yield Statement("leases.idle", self.dialect.sql(IDLE), member, sole=True)
+        return [row[0] for row in result]
+
+    # --- looking and loading --------------------------------------------------------------------
+
+    def find(self, member: Member, *, after: int = 0) -> Operation[Found]:
+        """The owned partitions that have something new, by their counters, in one statement."""
+        params = (member.subscriber_id, *member, after, FOUND_MAX)
+        result = yield Statement("leases.find", self.dialect.sql(FIND), params, sole=True)
+        return found_of(result)
+
+    def load(
+        self, group_id: int, partition_ids: Sequence[int], *, skip: bool = False
+    ) -> Operation[list[Loaded]]:
+        """Lock a group's place in partitions, in order, and tell it; `skip` those that are locked.
+
+        Locked, since a transaction of the owner's own may be about to change one.
+        """
+        places: list[Row] = []
+        ranges: dict[int, list[Range]] = {}
+        for run in self._runs(sorted(partition_ids)):
+            source, params = self._keys(group_id, run)
+            lock = "{skip_locked}" if skip else "{for_update}"
+            template = LOAD.replace("<source>", source).replace("<lock>", lock)
+            sql = self.dialect.sql(template)
+            places += (yield Statement("leases.load", sql, params)).rows
+            sql = self.dialect.sql(LOAD_RANGES.replace("<source>", source))
+            for id, *row in (yield Statement("leases.load_ranges", sql, params)):
+                ranges.setdefault(id, []).append(range_of(row))
+        return [
+            Loaded(id, owner, epoch, version, Stored(*columns, tuple(sorted(ranges.get(id, ())))))  # type: ignore[call-arg]
+            for id, owner, epoch, version, *columns in places
+        ]
+
+    def counters(self, partition_ids: Sequence[int]) -> Operation[dict[int, Counters]]:
+        """What partitions are called and hold."""
+        found = {}
+        for run in self._runs(partition_ids):
+            source, params = self.dialect.given({"id": "bigint"}, [(id,) for id in run])
+            sql = self.dialect.sql(COUNTERS.replace("<source>", source))
+            for id, key, *counts in (yield Statement("leases.counters", sql, params)):
+                found[id] = Counters(id, as_text(key), *counts)
+        return found
+
+    # --- writing --------------------------------------------------------------------------------
+
+    def advance(
+        self, member: Member, changes: Sequence[Change], *, spans: Sequence[Span], after: int
+    ) -> Operation[tuple[list[Row], Found | None]]:
+        """Write changes, all or none, and fetch messages; `Conflict` if a lease is not as known.
+
+        Gives the messages of the spans, and, where it costs nothing, what `find` would.
+        """
+        del after  # for a dialect that finds more in the same statement
+        yield from self.write(member, changes)
+        return (yield from self.fetch(spans)), None
+
+    def fetch(self, spans: Sequence[Span]) -> Operation[list[Row]]:
+        """The messages of spans."""
+        rows: list[Row] = []
+        for run in self._runs(spans):
+            rows += yield from self.topics.fetch_ranges(run)
+        return rows
+
+    def sizes(self, spans: Sequence[Span]) -> Operation[dict[tuple[int, int], int]]:
+        """How many bytes the payloads of spans have, by partition and offset."""
+        sizes: dict[tuple[int, int], int] = {}
+        for run in self._runs(spans):
+            rows = yield from self.topics.fetch_sizes(run)
+            sizes |= {(id, offset): size for id, offset, size in rows}
+        return sizes
+
+    def write(self, member: Member, changes: Sequence[Change]) -> Operation[None]:
+        """Write changes of partitions that the member owns, all or none."""
+        for run in self._runs(sorted(changes)):
+            rows = [(*member, c.partition_id, c.epoch, c.version, *c.after[:5]) for c in run]
+            source, params = self.dialect.given(MOVED, rows)
+            sql = self.dialect.update_from("{offsets}", source, (*PLACE, *FENCE), MOVES)
+            result = yield Statement("leases.advance", self.dialect.sql(sql), params)
+            if result.rowcount != len(run):
+                raise Conflict("a lease was lost, or its partition was changed by somebody else")
+        yield from self.write_ranges(member.group_id, changes)
+
+    def overwrite(self, group_id: int, changes: Sequence[Change]) -> Operation[None]:
+        """Write changes of places that are locked, whoever owns them; the owner will look again.
+
+        The lease stays as it is, and with it whatever is in flight.
+        """
+        for run in self._runs(changes):
+            rows = [(group_id, change.partition_id, *change.after[:5]) for change in run]
+            source, params = self.dialect.given(OVERWRITTEN, rows)
+            sql = self.dialect.update_from("{offsets}", source, PLACE, MOVES | {"touched": "1"})
+            yield Statement("leases.overwrite", self.dialect.sql(sql), params)
+        yield from self.write_ranges(group_id, changes)
+
+    def write_ranges(self, group_id: int, changes: Iterable[Change]) -> Operation[None]:
+        """Remove and put the ranges that changed."""
+        changes = list(changes)
+        gone = [
+            (group_id, change.partition_id, first)
+            for change in changes
+            for first in change.after.removed_since(change.before)
+        ]
+        for run in self._runs(gone):
+            source, params = self.dialect.given(RANGE_KEY, run)
+            sql = self.dialect.delete_from("{delivery_state}", source, tuple(RANGE_KEY))
+            yield Statement("leases.remove_ranges", self.dialect.sql(sql), params)
+        kept = [
+            (group_id, change.partition_id, *stored)
+            for change in changes
+            for stored in change.after.changed_since(change.before)
+        ]
+        for run in self._runs(kept):
+            source, params = self.dialect.given(RANGE_KEY | RANGE_REST, run)
+            rest = tuple(RANGE_REST)
+            sql = self.dialect.upsert_from("{delivery_state}", source, tuple(RANGE_KEY), rest)
+            yield Statement("leases.put_ranges", self.dialect.sql(sql), params)
+
+    def _keys(self, group_id: int, partition_ids: Sequence[int]) -> tuple[str, list[Any]]:
+        columns = {"group_id": "bigint", "partition_id": "bigint"}
+        return self.dialect.given(columns, [(group_id, id) for id in partition_ids])
+
+    def _runs(self, items: Sequence[Any]) -> Iterable[list[Any]]:
+        return self.dialect.chunks(items, (0 for _ in items))
+
+
+def found_of(rows: Iterable[Row]) -> Found:
+    """What rows of FIND say: the first is about the member itself."""
+    me, *others = sorted(rows, key=lambda row: int(row[0]))
+    work = [
+        Work(id, epoch, following, largest, bool(touched))
+        for id, epoch, following, largest, touched in others
+    ]
+    return Found(now=me[1], alive=bool(me[2]), newest=me[3], work=work)
+
+
+def range_of(row: Sequence[Any]) -> Range:
+    """The range of a row of `delivery_state`."""
+    first, last, state, until, attempts, error = row
+    text = None if error is None else as_text(error)
+    return Range(first, last, State(state), until, attempts, text)
+
+
+PLACE = ("group_id", "partition_id")
+
+FENCE = ("leased_by", "epoch", "version")
+
+# As in a row of `given` for `write`: what the row must be, and what it becomes.
+MOVED = {
+    "group_id": "bigint",
+    "leased_by": "bigint",
+    "partition_id": "bigint",
+    "epoch": "bigint",
+    "version": "bigint",
+    "acked": "bigint",
+    "delivered": "bigint",
+    "first": "bigint",
+    "until": "bigint",
+    "attempts": "integer",
+}
+OVERWRITTEN = {name: kind for name, kind in MOVED.items() if name not in FENCE}
+MOVES = {
+    "offset_acked": "w.acked",
+    "offset_delivered": "w.delivered",
+    "tail_first": "w.first",
+    "tail_until": "w.until",
+    "tail_attempts": "w.attempts",
+    "version": "t.version + 1",
+    "touched": "0",
+}
+RANGE_KEY = {"group_id": "bigint", "partition_id": "bigint", "first_offset": "bigint"}
+RANGE_REST = {
+    "last_offset": "bigint",
+    "state": "smallint",
+    "invisible_until": "bigint",
+    "attempts": "integer",
+    "error": "text",
+}
+
+REGISTER = """
+    INSERT INTO {subscribers} (group_id, heartbeat_at, expires_at, subscriber_name)
+    VALUES (?, {now}, {now} + ?, ?)"""
+
+BEAT = """
+    UPDATE {subscribers} SET heartbeat_at = {now}, expires_at = {now} + ?
+    WHERE id = ? AND expires_at > {now}"""
+
+FREE_ALL = """
+    UPDATE {offsets} SET leased_by = 0, epoch = epoch + 1, version = version + 1
+    WHERE group_id = ? AND leased_by = ?"""
+
+LEAVE = "DELETE FROM {subscribers} WHERE id = ?"
+
+EXPIRED = """
+    SELECT id FROM {subscribers} WHERE group_id = ? AND expires_at <= {now}
+    ORDER BY id {skip_locked}"""
+
+SURVEY = """
+    SELECT
+        COALESCE(SUM(CASE WHEN s.expires_at > {now} THEN 1 ELSE 0 END), 0),
+        COALESCE(SUM(CASE WHEN s.expires_at > {now} AND s.id < ? THEN 1 ELSE 0 END), 0),
+        COALESCE(SUM(CASE WHEN s.expires_at > {now} AND s.id = ? THEN 1 ELSE 0 END), 0),
+        COALESCE(SUM(CASE WHEN s.expires_at > {now} THEN 0 ELSE 1 END), 0),
+        (SELECT COUNT(*) FROM {offsets} o WHERE o.group_id = ? AND o.leased_by > 0),
+        (SELECT COUNT(*) FROM {offsets} o WHERE o.group_id = ? AND o.leased_by = ?),
+        (SELECT COALESCE(MAX(id), 0) FROM {partitions})
+    FROM {subscribers} s WHERE s.group_id = ?"""
+
+# What holds messages, and what has something left to deliver: the same, unless a message was given
+# back that the log has let go of.
+LIST_FREE = """
+    SELECT o.partition_id FROM {offsets} o {join} {partitions} p ON p.id = o.partition_id
+    WHERE o.group_id = ? AND o.leased_by = 0
+      AND (p.next_offset > p.first_offset OR o.offset_acked < p.next_offset - 1)
+    ORDER BY o.partition_id LIMIT ?"""
+
+LOCK_FREE = """
+    SELECT o.partition_id FROM (<source>) w
+    {join} {offsets} o ON o.group_id = w.group_id AND o.partition_id = w.partition_id
+    WHERE o.leased_by = 0
+      AND EXISTS (SELECT 1 FROM {subscribers} s WHERE s.id = ? AND s.expires_at > {now})
+    ORDER BY o.partition_id {skip_locked}"""
+
+LOAD = """
+    SELECT o.partition_id, o.leased_by, o.epoch, o.version, o.offset_acked, o.offset_delivered,
+           o.tail_first, o.tail_until, o.tail_attempts
+    FROM (<source>) w
+    {join} {offsets} o ON o.group_id = w.group_id AND o.partition_id = w.partition_id
+    ORDER BY o.partition_id <lock>"""
+
+LOAD_RANGES = """
+    SELECT d.partition_id, d.first_offset, d.last_offset, d.state, d.invisible_until, d.attempts,
+           d.error
+    FROM (<source>) w
+    {join} {delivery_state} d ON d.group_id = w.group_id AND d.partition_id = w.partition_id"""
+
+COUNTERS = """
+    SELECT p.id, p.partition_key, p.first_offset, p.next_offset, p.largest_bytes
+    FROM (<source>) w {join} {partitions} p ON p.id = w.id"""
+
+OWNED = "SELECT partition_id FROM {offsets} WHERE group_id = ? AND leased_by = ?"
+
+IDLE = """
+    SELECT o.partition_id FROM {offsets} o {join} {partitions} p ON p.id = o.partition_id
+    WHERE o.group_id = ? AND o.leased_by = ?
+      AND p.next_offset = p.first_offset AND o.offset_acked = p.next_offset - 1"""
+
+# The first row is about the member itself and is always there.
+FIND = """
+    SELECT 0 AS partition_id, {now} AS epoch,
+           (SELECT COUNT(*) FROM {subscribers} s WHERE s.id = ? AND s.expires_at > {now})
+               AS next_offset,
+           (SELECT COALESCE(MAX(id), 0) FROM {partitions}) AS largest_bytes, 0 AS touched
+    UNION ALL
+    SELECT * FROM (
+        SELECT o.partition_id, o.epoch, p.next_offset, p.largest_bytes, o.touched
+        FROM {offsets} o {join} {partitions} p ON p.id = o.partition_id
+        WHERE o.group_id = ? AND o.leased_by = ? AND o.partition_id > ?
+          AND (p.next_offset > o.offset_delivered + 1 OR o.touched = 1)
+        ORDER BY o.partition_id LIMIT ?
+    ) w"""

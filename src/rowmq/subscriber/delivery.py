@@ -1,0 +1,199 @@
+"""A delivery: a message handed to a handler, to be settled once."""
+
+from collections.abc import Callable, Iterable, Sequence
+from datetime import timedelta
+from typing import Any, Generic, TypeVar
+
+from rowmq.errors import InvalidInput, InvalidOption
+from rowmq.message import Message
+from rowmq.subscriber.holding import Token
+from rowmq.subscriber.settling import Kind, Settlement
+from rowmq.subscriber.subscription import settled_before
+from rowmq.times import Duration, to_seconds
+
+__all__ = [
+    "AnyDelivery",
+    "AsyncDelivery",
+    "Delivery",
+    "acks",
+    "claim",
+    "conclude",
+    "error_text",
+    "let_go",
+]
+
+T = TypeVar("T")
+
+ERROR_CHARS_MAX = 16_000
+
+
+class AnyDelivery(Generic[T]):
+    """What deliveries of sync and async subscribers share."""
+
+    __slots__ = ("__weakref__", "_settle", "_token", "group", "message")
+
+    def __init__(
+        self, message: Message[T], group: str, *, token: Token, settle: Callable[..., Any]
+    ) -> None:
+        self.message = message
+        self.group = group
+        self._token = token
+        self._settle = settle
+
+    @property
+    def attempt(self) -> int:
+        """How often this message was delivered to the group, this time included."""
+        return self._token.attempt
+
+    @property
+    def settled(self) -> bool:
+        """Whether it was acked, nacked or rejected."""
+        return self._token.claimed
+
+    @property
+    def lost(self) -> bool:
+        """Whether the lease was lost: a long handler looks here, and stops."""
+        return self._token.holding.lost
+
+    def __repr__(self) -> str:
+        where = f"topic={self.message.topic!r}, key={self.message.key!r}"
+        return (
+            f"<{type(self).__name__} {where}, offset={self.message.offset}, "
+            f"group={self.group!r}, attempt={self.attempt}>"
+        )
+
+    def _as(
+        self, kind: Kind, *, delay: Duration | None = None, error: str | BaseException | None = None
+    ) -> list[Settlement]:
+        seconds = None if delay is None else to_seconds(delay, name="delay")
+        return [Settlement(self._token, kind, seconds, error_text(error))]
+
+
+class Delivery(AnyDelivery[T]):
+    """A message delivered to a sync subscriber.
+
+    It is settled once: `ack`, `nack` or `reject`. Each returns when that is durable, or, with
+    `connection=`, is part of the caller's transaction. A second settle raises `AlreadySettled`; one
+    after the lease was lost raises `StaleLease` and changes nothing.
+    """
+
+    __slots__ = ()
+
+    def ack(self, *, connection: Any = None) -> None:
+        """The message is done."""
+        self._settle(self._as(Kind.ACK), connection)
+
+    def nack(
+        self,
+        *,
+        delay: Duration | None = None,
+        error: str | BaseException | None = None,
+        connection: Any = None,
+    ) -> None:
+        """Deliver it again after a delay, or as `backoff` says; after its last attempt, give up."""
+        self._settle(self._as(Kind.NACK, delay=delay, error=error), connection)
+
+    def reject(self, *, error: str | BaseException | None = None, connection: Any = None) -> None:
+        """Give it up: it goes to the dead letters at once."""
+        self._settle(self._as(Kind.REJECT, error=error), connection)
+
+    def extend(self, seconds: Duration, *, connection: Any = None) -> None:
+        """Keep it invisible for so long from now on."""
+        self._settle(self._as(Kind.EXTEND, delay=check_extension(seconds)), connection)
+
+
+class AsyncDelivery(AnyDelivery[T]):
+    """A message delivered to an async subscriber: see `Delivery`."""
+
+    __slots__ = ()
+
+    async def ack(self, *, connection: Any = None) -> None:
+        """The message is done."""
+        await self._settle(self._as(Kind.ACK), connection)
+
+    async def nack(
+        self,
+        *,
+        delay: Duration | None = None,
+        error: str | BaseException | None = None,
+        connection: Any = None,
+    ) -> None:
+        """Deliver it again after a delay, or as `backoff` says; after its last attempt, give up."""
+        await self._settle(self._as(Kind.NACK, delay=delay, error=error), connection)
+
+    async def reject(
+        self, *, error: str | BaseException | None = None, connection: Any = None
+    ) -> None:
+        """Give it up: it goes to the dead letters at once."""
+        await self._settle(self._as(Kind.REJECT, error=error), connection)
+
+    async def extend(self, seconds: Duration, *, connection: Any = None) -> None:
+        """Keep it invisible for so long from now on."""
+        await self._settle(self._as(Kind.EXTEND, delay=check_extension(seconds)), connection)
+
+
+def claim(settlements: Sequence[Settlement]) -> None:
+    """Take deliveries for settling, all or none: nobody else can then."""
+    claimed: list[Token] = []
+    for settlement in settlements:
+        token = settlement.token
+        if token.claimed:
+            for other in claimed:
+                other.claimed = False
+            raise settled_before(token)
+        token.claimed = True
+        claimed.append(token)
+
+
+def conclude(
+    settlements: Sequence[Settlement], outcomes: Sequence[Exception | None] | None = None
+) -> None:
+    """Let go of deliveries that are not settled after all: extended, refused, or (without
+    outcomes) nobody knows.
+    """
+    for place, settlement in enumerate(settlements):
+        refused = outcomes is None or outcomes[place] is not None
+        if refused or settlement.kind is Kind.EXTEND:
+            settlement.token.claimed = False
+
+
+def acks(deliveries: Iterable[AnyDelivery[Any]]) -> list[Settlement]:
+    """Many acks, each delivery once."""
+    if isinstance(deliveries, AnyDelivery):
+        raise InvalidInput("ack takes a list of deliveries; for a single one call delivery.ack()")
+    tokens = {}
+    for delivery in deliveries:
+        if not isinstance(delivery, AnyDelivery):
+            raise InvalidInput(f"ack takes deliveries that poll() gave, not {delivery!r}")
+        tokens[id(delivery)] = delivery._token  # noqa: SLF001 - its own module
+    return [Settlement(token, Kind.ACK) for token in tokens.values()]
+
+
+def let_go(delivery: AnyDelivery[Any]) -> None:
+    """Its handler is done, whatever became of it: it does not keep the message invisible."""
+    delivery._token.held = False  # noqa: SLF001 - its own module
+
+
+def check_extension(seconds: Duration) -> float:
+    given = seconds.total_seconds() if isinstance(seconds, timedelta) else seconds
+    duration = to_seconds(given, name="seconds")
+    if duration == 0:
+        raise InvalidOption(
+            "extend takes the seconds from now on, more than none; nack(delay=0) "
+            "makes a message visible at once"
+        )
+    return duration
+
+
+def error_text(error: str | BaseException | None) -> str | None:
+    """An error as text that every database can store."""
+    if error is None:
+        return None
+    if isinstance(error, BaseException):
+        text = f"{type(error).__name__}: {error}"
+    elif isinstance(error, str):
+        text = error
+    else:
+        raise InvalidOption(f"error must be a str or an exception, not {error!r}")
+    text = text[:ERROR_CHARS_MAX].replace("\0", "\\0")
+    return text.encode("utf-8", "backslashreplace").decode()

@@ -1,0 +1,33 @@
+"""What the subscribers of one client share."""
+
+from collections.abc import Callable
+from typing import Any
+
+from rowmq.drivers.base import SyncDriver
+from rowmq.drivers.watching import Watcher
+from rowmq.store.store import Store
+from rowmq.subscriber.heart import Heart
+
+__all__ = ["Home"]
+
+
+class Home:
+    """A client, to its subscribers: the database, their heartbeats, and what wakes them."""
+
+    def __init__(
+        self,
+        store: Store,
+        run: Callable[..., Any],
+        *,
+        spare: Callable[[], SyncDriver],
+        watcher: Watcher,
+    ) -> None:
+        self.store = store
+        self.run = run
+        self.watcher = watcher
+        self.heart = Heart(spare)
+        self.subscribers: set[Any] = set()
+
+    def left(self, subscriber: Any) -> None:
+        """A subscriber was closed."""
+        self.subscribers.discard(subscriber)

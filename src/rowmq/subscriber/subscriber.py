@@ -1,0 +1,275 @@
+"""The two subscribers: `Subscriber` for sync code and `AsyncSubscriber` for async code.
+
+What they do is in `subscription`, what they do it with in `flavours`.
+"""
+
+import logging
+from collections.abc import AsyncIterator, Generator, Iterable, Iterator, Sequence
+from functools import partial
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar
+
+from rowmq.combining import AsyncCombiner, Combiner
+from rowmq.drivers.base import take_steps, take_steps_async
+from rowmq.drivers.forking import after_fork
+from rowmq.errors import Closed
+from rowmq.message import Message
+from rowmq.subscriber.delivery import AsyncDelivery, Delivery, acks, claim, conclude, let_go
+from rowmq.subscriber.flavours import Tasks, Threads
+from rowmq.subscriber.holding import Token
+from rowmq.subscriber.home import Home
+from rowmq.subscriber.options import Options, whole
+from rowmq.subscriber.settling import Settlement
+from rowmq.subscriber.subscription import Subscription
+from rowmq.times import Duration, to_seconds
+
+__all__ = ["AsyncSubscriber", "Subscriber"]
+
+log = logging.getLogger("rowmq")
+T = TypeVar("T")
+
+
+class _Common(Generic[T]):
+    """What sync and async subscribers share."""
+
+    _core: Subscription
+    _forked = False
+
+    @property
+    def name(self) -> str:
+        """What this subscriber is called in `lag`."""
+        return self._core.options.name
+
+    @property
+    def owned(self) -> list[str | None]:
+        """The keys of the partitions that are leased to this subscriber, sorted; None stands for
+        the messages without a key.
+        """
+        keys = [holding.key for holding in list(self._core.holdings.values())]
+        return [key or None for key in sorted(keys)]
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+        return self._core.closed
+
+    def reset(self) -> None:
+        """In a forked child: this subscriber is the parent's."""
+        self._forked = self._core.closed = True
+        self._core.lose(list(self._core.holdings.values()), tell=False)
+
+    def _arguments(self, limit: int | None, timeout: Duration | None) -> tuple[int, float | None]:
+        if self._core.closed:
+            reason = "belongs to the parent process" if self._forked else "was closed"
+            raise Closed(f"this subscriber {reason}; subscribe again")
+        size = self._core.options.batch_size if limit is None else whole("max", limit)
+        return size, None if timeout is None else to_seconds(timeout, name="timeout")
+
+
+class Subscriber(_Common[T]):
+    """A subscriber of a group, for sync code. Deliveries may be settled from any thread."""
+
+    def __init__(self, home: Home, options: Options) -> None:
+        self._home = home
+        self._flavour = Threads(home, self._deliver)
+        self._core = Subscription(home.store, options, self._flavour)
+        self._combiner: Combiner[Settlement, None] = Combiner(
+            self._flush, one_lane, no_size, repeatable=False, linger=options.flush_interval
+        )
+        take_steps(self._core.start())
+        self._flavour.begin(self._core)
+        after_fork(self)
+
+    def poll(self, max: int | None = None, timeout: Duration | None = 1.0) -> list[Delivery[T]]:
+        """Up to `max` messages (`batch_size`, if not given), as soon as there is one.
+
+        Waits for `timeout` seconds, or, with None, for as long as it takes. Messages of one key
+        come in their order.
+        """
+        return take_steps(self._core.poll(*self._arguments(max, timeout)))
+
+    def ack(self, deliveries: Iterable[Delivery[T]], *, connection: Any = None) -> None:
+        """Ack many deliveries in one transaction."""
+        self._settle(acks(deliveries), connection)
+
+    def __iter__(self) -> Iterator[Delivery[T]]:
+        """Messages one at a time, until the subscriber is closed."""
+        while not self.closed:
+            try:
+                deliveries = self.poll(max=1, timeout=None)
+            except Closed:
+                return
+            for delivery in deliveries:
+                yield delivery
+                let_go(delivery)
+
+    def close(self) -> None:
+        """Settle what is under way, and hand everything over to others at once."""
+        if self.closed:
+            return
+        self._combiner.flush()
+        try:
+            take_steps(self._core.leave())
+        except Exception as error:  # noqa: BLE001 - the leases end by themselves
+            log.warning("subscriber %s could not say that it leaves: %s", self.name, error)
+        finally:
+            self._flavour.end(self._core)
+            self._home.left(self)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def reset(self) -> None:
+        """In a forked child: this subscriber is the parent's."""
+        self._flavour.reset()
+        super().reset()
+
+    def _deliver(self, message: Message[T], token: Token) -> Delivery[T]:
+        return Delivery(message, self._core.options.group, token=token, settle=self._settle)
+
+    def _settle(self, settlements: Sequence[Settlement], connection: Any) -> None:
+        claim(settlements)
+        if connection is None:
+            self._combiner.submit_many(settlements)
+            return
+        try:
+            self._home.run(partial(self._core.settle_within, settlements), connection)
+            tentative(settlements)
+        finally:
+            conclude(settlements)
+
+    def _flush(self, settlements: list[Settlement]) -> list[Exception | None]:
+        outcomes: list[Exception | None] | None = None
+        try:
+            outcomes = take_steps(self._core.settle(settlements))
+            return outcomes
+        finally:
+            conclude(settlements, outcomes)
+
+
+class AsyncSubscriber(_Common[T]):
+    """A subscriber of a group, for async code, started by `async with`, `await` or a poll."""
+
+    def __init__(self, home: Home, options: Options) -> None:
+        self._home = home
+        self._flavour = Tasks(home, self._deliver)
+        self._core = Subscription(home.store, options, self._flavour)
+        self._started = False
+        self._combiner: AsyncCombiner[Settlement, None] = AsyncCombiner(
+            self._flush,
+            one_lane,
+            no_size,
+            at_once=1,
+            repeatable=False,
+            linger=options.flush_interval,
+        )
+
+    async def poll(
+        self,
+        max: int | None = None,
+        timeout: Duration | None = 1.0,  # noqa: ASYNC109 - how long it may find nothing
+    ) -> list[AsyncDelivery[T]]:
+        """Up to `max` messages, as soon as there is one: see `Subscriber.poll`."""
+        limit, seconds = self._arguments(max, timeout)
+        await self._start()
+        return await take_steps_async(self._core.poll(limit, seconds))
+
+    async def ack(self, deliveries: Iterable[AsyncDelivery[T]], *, connection: Any = None) -> None:
+        """Ack many deliveries in one transaction."""
+        await self._settle(acks(deliveries), connection)
+
+    async def __aiter__(self) -> AsyncIterator[AsyncDelivery[T]]:
+        """Messages one at a time, until the subscriber is closed."""
+        while not self.closed:
+            try:
+                deliveries = await self.poll(max=1, timeout=None)
+            except Closed:
+                return
+            for delivery in deliveries:
+                yield delivery
+                let_go(delivery)
+
+    async def close(self) -> None:
+        """Settle what is under way, and hand everything over to others at once."""
+        if self.closed:
+            return
+        await self._combiner.flush()
+        try:
+            await take_steps_async(self._core.leave())
+        except Exception as error:  # noqa: BLE001 - the leases end by themselves
+            log.warning("subscriber %s could not say that it leaves: %s", self.name, error)
+        finally:
+            self._flavour.end(self._core)
+            self._home.left(self)
+
+    async def __aenter__(self) -> Self:
+        return await self._start()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    def __await__(self) -> Generator[Any, None, Self]:
+        return self._start().__await__()
+
+    async def _start(self) -> Self:
+        """Enter the group, unless that has been done."""
+        if not self._started:
+            self._started = True
+            try:
+                await take_steps_async(self._core.start())
+            except BaseException:
+                self._started = False
+                raise
+            self._flavour.begin(self._core)
+            after_fork(self)
+        return self
+
+    def _deliver(self, message: Message[T], token: Token) -> AsyncDelivery[T]:
+        return AsyncDelivery(message, self._core.options.group, token=token, settle=self._settle)
+
+    async def _settle(self, settlements: Sequence[Settlement], connection: Any) -> None:
+        claim(settlements)
+        if connection is None:
+            await self._combiner.submit_many(settlements)
+            return
+        try:
+            await self._home.run(partial(self._core.settle_within, settlements), connection)
+            tentative(settlements)
+        finally:
+            conclude(settlements)
+
+    async def _flush(self, settlements: list[Settlement]) -> list[Exception | None]:
+        outcomes: list[Exception | None] | None = None
+        try:
+            outcomes = await take_steps_async(self._core.settle(settlements))
+            return outcomes
+        finally:
+            conclude(settlements, outcomes)
+
+
+def tentative(settlements: Sequence[Settlement]) -> None:
+    """Deliveries are settled if the caller's transaction is committed."""
+    for settlement in settlements:
+        settlement.token.tentative = True
+
+
+def one_lane(_: Settlement) -> str:
+    """All settles of a subscriber may share a transaction."""
+    return "settle"
+
+
+def no_size(_: Settlement) -> int:
+    return 0
