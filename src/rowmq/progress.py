@@ -176,16 +176,21 @@ class Progress:
         for known in self._pieces(offset, offset):
             self.put(known._replace(until=until))
 
-    def give_back(self, held: Iterable[int] = (), *, uncounted: bool = False) -> None:
-        """Delivered offsets that nobody holds are due at once. `uncounted`: they never reached
-        anybody, so that delivery was no attempt.
-        """
-        kept = set(held)
+    def give_back(self) -> None:
+        """What was delivered is due at once: whoever had it cannot settle it any more."""
         for known in [known for known in self.ranges if known.state is State.DELIVERED]:
-            attempts = max(0, known.attempts - 1) if uncounted else known.attempts
-            back = known._replace(state=State.WAITING, until=0, attempts=attempts)
-            for first, last in runs(o for o in range(known.first, known.last + 1) if o not in kept):
-                self.put(back._replace(first=first, last=last))
+            self.put(known._replace(state=State.WAITING, until=0))
+
+    def take_back(self, delivered: Range) -> None:
+        """A delivery never reached anybody: it is due at once, and that was no attempt.
+
+        It is one of the offsets in a range as it was before; what is not as that delivery left it
+        has been settled, or delivered again, and stays as it is.
+        """
+        for known in self._pieces(delivered.first, delivered.last):
+            if known.state is State.DELIVERED and known.attempts == delivered.attempts + 1:
+                back = known._replace(state=State.WAITING, until=0, attempts=delivered.attempts)
+                self.put(back)
 
     def reopen(self, offset: int) -> None:
         """An offset that was done is to be delivered again, as if for the first time."""
@@ -265,14 +270,3 @@ def merged(ranges: Iterable[Range]) -> list[Range]:
         else:
             result.append(known)
     return result
-
-
-def runs(offsets: Iterable[int]) -> list[tuple[int, int]]:
-    """Rising offsets as runs without gaps, both ends included."""
-    found: list[tuple[int, int]] = []
-    for offset in offsets:
-        if found and found[-1][1] + 1 == offset:
-            found[-1] = (found[-1][0], offset)
-        else:
-            found.append((offset, offset))
-    return found

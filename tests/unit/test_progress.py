@@ -10,7 +10,7 @@ DONE = (State.ACKED, 0, 0, None)
 actions = st.lists(
     st.tuples(
         st.sampled_from(
-            ["deliver", "ack", "wait", "extend", "again", "give_back", "unheld", "reopen", "skip"]
+            ["deliver", "ack", "wait", "extend", "again", "give_back", "take_back", "reopen", "skip"]
         ),
         st.integers(0, 40),
         st.integers(0, 5),
@@ -47,8 +47,10 @@ class Model:
             offset = self.base + 1 + pick % (self.delivered - self.base)
             progress.reopen(offset)
             self.known[offset] = (State.WAITING, 0, 0, None)
-        elif name in ("give_back", "unheld"):
-            self.give_back(progress, {pick} if name == "unheld" else set())
+        elif name == "give_back":
+            self.give_back(progress)
+        elif name == "take_back":
+            self.take_back(progress, Range(pick, pick + size, State.WAITING, 0, pick % 2))
         elif name == "skip":
             self.skip(progress, self.acked + 1 + size)
 
@@ -60,12 +62,18 @@ class Model:
             self.known[offset] = (State.DELIVERED, 1, 7, None)
         self.delivered = last
 
-    def give_back(self, progress: Progress, held: set[int]) -> None:
-        progress.give_back(held, uncounted=bool(held))
+    def give_back(self, progress: Progress) -> None:
+        progress.give_back()
         for offset, (state, attempts, _, error) in self.known.items():
-            if state is State.DELIVERED and offset not in held:
-                counted = attempts - 1 if held else attempts
-                self.known[offset] = (State.WAITING, max(0, counted), 0, error)
+            if state is State.DELIVERED:
+                self.known[offset] = (State.WAITING, attempts, 0, error)
+
+    def take_back(self, progress: Progress, before: Range) -> None:
+        progress.take_back(before)
+        for offset, (state, attempts, _, error) in self.known.items():
+            marked = state is State.DELIVERED and attempts == before.attempts + 1
+            if marked and before.first <= offset <= before.last:
+                self.known[offset] = (State.WAITING, before.attempts, 0, error)
 
     def skip(self, progress: Progress, offset: int) -> None:
         unacked = [
@@ -174,12 +182,10 @@ def test_what_nobody_holds_is_due_at_once() -> None:
     progress = Progress()
     progress.deliver(1, 4, until=60)
     progress.wait(1, until=50, error=None)
-    progress.give_back(held=[3])
+    progress.give_back()
     assert progress.ranges == [
         Range(1, 1, State.WAITING, 50, 1),
-        Range(2, 2, State.WAITING, 0, 1),
-        Range(3, 3, State.DELIVERED, 60, 1),
-        Range(4, 4, State.WAITING, 0, 1),
+        Range(2, 4, State.WAITING, 0, 1),
     ]
     assert progress.next_due() == 0
     assert progress.outstanding() == 4

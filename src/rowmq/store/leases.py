@@ -15,7 +15,7 @@ finds itself gone, and can never be mistaken for its successor.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from rowmq.errors import DatabaseError
 from rowmq.progress import Range, State, Stored
@@ -124,6 +124,9 @@ class Change(NamedTuple):
 
 class Leases:
     """The operations of subscribers, for one dialect."""
+
+    finds_more: ClassVar[bool] = False
+    """Whether `advance` can also look for more, in the same round trip."""
 
     def __init__(self, dialect: Dialect, topics: Topics, groups: Groups) -> None:
         self.dialect = dialect
@@ -270,13 +273,19 @@ class Leases:
     # --- writing --------------------------------------------------------------------------------
 
     def advance(
-        self, member: Member, changes: Sequence[Change], *, spans: Sequence[Span], after: int
+        self,
+        member: Member,
+        changes: Sequence[Change],
+        *,
+        spans: Sequence[Span],
+        after: int | None = None,
     ) -> Operation[tuple[list[Row], Found | None]]:
         """Write changes, all or none, and fetch messages; `Conflict` if a lease is not as known.
 
-        Gives the messages of the spans, and, where it costs nothing, what `find` would.
+        Gives the messages of the spans; and, where `finds_more`, what `find` would give after a
+        partition, if one is named.
         """
-        del after  # for a dialect that finds more in the same statement
+        del after  # see `finds_more`
         yield from self.write(member, changes)
         return (yield from self.fetch(spans)), None
 

@@ -305,16 +305,25 @@ FETCH_RANGES = """
 class PostgresLeases(Leases):
     """One statement writes, fetches and looks for more: a busy subscriber's whole round trip."""
 
+    finds_more = True
+
     def advance(
-        self, member: Member, changes: Sequence[Change], *, spans: Sequence[Span], after: int
+        self,
+        member: Member,
+        changes: Sequence[Change],
+        *,
+        spans: Sequence[Span],
+        after: int | None = None,
     ) -> Operation[tuple[list[Row], Found | None]]:
         # Without a statement of its own before it, this is a transaction by itself.
         rows = yield from self._advance(member, changes, spans=spans, after=after, sole=True)
+        if after is None:
+            return [row[1:8] for row in rows if row[0] == FETCHED], None
         found = [(r[1], r[2], r[7], r[8], r[5]) for r in rows if r[0] == FOUND]
         return [row[1:8] for row in rows if row[0] == FETCHED], found_of(found)
 
     def write(self, member: Member, changes: Sequence[Change]) -> Operation[None]:
-        yield from self._advance(member, changes, spans=(), after=0, sole=False)
+        yield from self._advance(member, changes, spans=(), after=None, sole=False)
 
     def _advance(
         self,
@@ -322,7 +331,7 @@ class PostgresLeases(Leases):
         changes: Sequence[Change],
         *,
         spans: Sequence[Span],
-        after: int,
+        after: int | None,
         sole: bool,
     ) -> Operation[Sequence[Row]]:
         moved = [(c.partition_id, c.epoch, c.version, *c.after[:5]) for c in sorted(changes)]
@@ -332,8 +341,10 @@ class PostgresLeases(Leases):
         params: list[Any] = [*member]
         for rows, width in ((moved, 8), (gone, 2), (put, 7), (wanted, 3)):
             params += columns_of(rows, width)
-        params.append(after)
-        result = yield Statement("leases.advance", self.dialect.sql(ADVANCE), params, sole=sole)
+        params.append(f"{round(self.dialect.lock_timeout * 1000)}ms" if sole else None)
+        sql = self.dialect.sql(ADVANCE if after is None else ADVANCE_AND_FIND)
+        params += [] if after is None else [after]
+        result = yield Statement("leases.advance", sql, params, sole=sole)
         if next(row[1] for row in result if row[0] == FENCED) != len(changes):
             raise Conflict("a lease was lost, or its partition was changed by somebody else")
         return result.rows
@@ -349,7 +360,7 @@ FENCED, FETCHED, FOUND = 0, 1, 2
 
 def numbered(find: str) -> str:
     """FIND, with the numbers of ADVANCE for its parameters."""
-    for value in ("$2", "$1", "$2", "$23", str(FOUND_MAX)):
+    for value in ("$2", "$1", "$2", "$24", str(FOUND_MAX)):
         find = find.replace("?", value, 1)
     return find
 
@@ -363,8 +374,13 @@ ADVANCE = """
                              $8::bigint[], $9::bigint[], $10::integer[])
             AS w (partition_id, epoch, version, acked, delivered, first, until, attempts)
     ),
+    patience AS MATERIALIZED (
+        SELECT set_config(
+            'lock_timeout', COALESCE($23::text, current_setting('lock_timeout')), true
+        ) AS lock_timeout
+    ),
     fenced AS MATERIALIZED (
-        SELECT o.partition_id FROM wanted w CROSS JOIN LATERAL (
+        SELECT o.partition_id FROM patience CROSS JOIN wanted w CROSS JOIN LATERAL (
             SELECT o.partition_id FROM {offsets} o
             WHERE o.group_id = $1 AND o.partition_id = w.partition_id AND o.leased_by = $2
               AND o.epoch = w.epoch AND o.version = w.version
@@ -410,11 +426,16 @@ ADVANCE = """
         WHERE m.partition_id = s.partition_id AND m.message_offset BETWEEN s.first AND s.last
         OFFSET 0 -- a fence: each range is looked up by itself
     ) m
-    WHERE EXISTS (SELECT FROM whole)
+    WHERE EXISTS (SELECT FROM whole)""".replace("<columns>", MESSAGE_COLUMNS)
+
+ADVANCE_AND_FIND = (
+    ADVANCE
+    + f"""
     UNION ALL
     SELECT 2, f.partition_id, f.epoch, NULL, NULL, f.touched::smallint, NULL, f.next_offset,
            f.largest_bytes
-    FROM (<find>) f""".replace("<columns>", MESSAGE_COLUMNS).replace("<find>", numbered(FIND))
+    FROM ({numbered(FIND)}) f"""
+)
 
 
 class PostgresSchema(Schema):

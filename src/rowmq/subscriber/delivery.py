@@ -7,8 +7,8 @@ from typing import Any, Generic, TypeVar
 from rowmq.errors import InvalidInput, InvalidOption
 from rowmq.message import Message
 from rowmq.subscriber.holding import Token
-from rowmq.subscriber.settling import Kind, Settlement
-from rowmq.subscriber.subscription import settled_before
+from rowmq.subscriber.settling import Kind, Settlement, settled_before
+from rowmq.subscriber.subscription import Subscription
 from rowmq.times import Duration, to_seconds
 
 __all__ = [
@@ -30,15 +30,25 @@ ERROR_CHARS_MAX = 16_000
 class AnyDelivery(Generic[T]):
     """What deliveries of sync and async subscribers share."""
 
-    __slots__ = ("__weakref__", "_settle", "_token", "group", "message")
+    __slots__ = ("__weakref__", "_core", "_settle", "_token", "message")
 
     def __init__(
-        self, message: Message[T], group: str, *, token: Token, settle: Callable[..., Any]
+        self,
+        message: Message[T],
+        *,
+        token: Token,
+        core: Subscription,
+        settle: Callable[..., Any],
     ) -> None:
         self.message = message
-        self.group = group
         self._token = token
+        self._core = core
         self._settle = settle
+
+    @property
+    def group(self) -> str:
+        """The group that it was delivered to."""
+        return self._core.options.group
 
     @property
     def attempt(self) -> int:
@@ -52,8 +62,8 @@ class AnyDelivery(Generic[T]):
 
     @property
     def lost(self) -> bool:
-        """Whether the lease was lost: a long handler looks here, and stops."""
-        return self._token.holding.lost
+        """Whether the lease was lost, or may have been: a long handler looks here, and stops."""
+        return self._token.holding.lost or self._core.presumed_dead()
 
     def __repr__(self) -> str:
         where = f"topic={self.message.topic!r}, key={self.message.key!r}"
@@ -148,13 +158,15 @@ def claim(settlements: Sequence[Settlement]) -> None:
 def conclude(
     settlements: Sequence[Settlement], outcomes: Sequence[Exception | None] | None = None
 ) -> None:
-    """Let go of deliveries that are not settled after all: extended, refused, or (without
-    outcomes) nobody knows.
+    """Let go of deliveries that are not settled after all: extended, or refused. Without outcomes
+    nobody knows, and whoever tries again will be told.
     """
     for place, settlement in enumerate(settlements):
+        token = settlement.token
+        token.tentative = token.tentative or outcomes is None
         refused = outcomes is None or outcomes[place] is not None
         if refused or settlement.kind is Kind.EXTEND:
-            settlement.token.claimed = False
+            token.claimed = False
 
 
 def acks(deliveries: Iterable[AnyDelivery[Any]]) -> list[Settlement]:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rowmq.drivers.base import take_steps, take_steps_async
-from rowmq.errors import Closed
+from rowmq.errors import Closed, UnknownGroup
 from rowmq.message import Message
 from rowmq.store.statement import Operation
 from rowmq.subscriber.holding import Token
@@ -102,8 +102,8 @@ class Threads(_Flavour):
         while not self.stopping.wait(pause_before(core)):
             try:
                 take_steps(core.tend())
-            except Closed:
-                return
+            except (Closed, UnknownGroup):
+                return  # nothing is left to share; who polls is told
             except Exception as error:  # noqa: BLE001 - the thread must live, and try again
                 log.warning("subscriber %s could not share out: %s", core.options.name, error)
                 self.stopping.wait(TROUBLE_SECONDS)
@@ -150,8 +150,8 @@ class Tasks(_Flavour):
             await asyncio.sleep(pause_before(core))
             try:
                 await take_steps_async(core.tend())
-            except Closed:
-                return
+            except (Closed, UnknownGroup):
+                return  # nothing is left to share; who polls is told
             except Exception as error:  # noqa: BLE001 - the task must live, and try again
                 log.warning("subscriber %s could not share out: %s", core.options.name, error)
                 await asyncio.sleep(TROUBLE_SECONDS)

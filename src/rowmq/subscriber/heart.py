@@ -106,10 +106,11 @@ class Heart:
             alive = self._driver.run(beat, retry_for=0)
         except Exception as error:  # noqa: BLE001 - the thread must live, and try again
             log.warning("a heartbeat of subscriber %s failed: %s", options.name, error)
+            if subscriber.presumed_dead():
+                subscriber.expire(member)
             return interval / RETRY_PART
         if alive:
             subscriber.beaten_at = began
-        elif subscriber.member is member:
-            subscriber.expired = True
-            subscriber.flavour.wake()
+        else:
+            subscriber.expire(member)
         return max(0.0, interval - (time.monotonic() - began))

@@ -77,6 +77,8 @@ class Holding:
         self.largest_bytes = counters.largest_bytes
         self.epoch = loaded.epoch
         self.tokens: dict[int, Token] = {}
+        self.unanswered: list[Range] = []
+        """What is being marked as delivered, until the database has answered."""
         self.doubtful = False
         self.touched = False
         """Whether somebody else has changed our place, and asked us to look."""
@@ -97,14 +99,16 @@ class Holding:
     def reload(self, loaded: Loaded) -> list[Token]:
         """Take over what the database holds for a lease that is still ours.
 
-        Gives the tokens that are settled, or void. What was marked as delivered and never reached
-        anybody is due at once, and that was no attempt.
+        Gives the tokens that are settled, or void. What was to be delivered when the answer was
+        lost has reached nobody.
         """
         self.restore(loaded)
+        for unanswered in self.unanswered:
+            self.progress.take_back(unanswered)
+        self.unanswered = []
         gone = [token for token in self.tokens.values() if not is_open(self.progress, token)]
         for token in gone:
             del self.tokens[token.offset]
-        self.progress.give_back(self.tokens, uncounted=True)
         return gone
 
     def learn(self, work: Work) -> None:
@@ -121,6 +125,7 @@ class Holding:
         self.progress = draft.progress
         self.baseline = after
         self.version += 1
+        self.unanswered = []
         self.doubtful = False
 
     @property
@@ -199,9 +204,14 @@ class Holding:
 
 
 def is_open(progress: Progress, token: Token) -> bool:
-    """Whether a delivery can still be settled."""
+    """Whether a delivery can still be settled: it is the last one of its message."""
     known = progress.at(token.offset)
-    return known is not None and known.state is State.DELIVERED and known.attempts == token.attempt
+    return (
+        known is not None
+        and known.state is State.DELIVERED
+        and known.attempts == token.attempt
+        and token.holding.tokens.get(token.offset, token) is token
+    )
 
 
 def cut(ranges: Iterable[Range], count: int) -> list[Range]:

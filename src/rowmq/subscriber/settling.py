@@ -1,15 +1,30 @@
-"""Settling a delivery: what ack, nack, reject and extend do to a partition's progress. Pure."""
+"""Settling deliveries: what ack, nack, reject and extend do to a partition's progress.
 
+What a settle comes to is decided by pure functions; `Settling` applies them, to what is remembered
+or, in a caller's transaction, to what the database holds.
+"""
+
+from collections.abc import Sequence
 from enum import Enum
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeGuard
 
+from rowmq.drivers.base import Steps
+from rowmq.errors import AlreadySettled, SerializationFailure, StaleLease
 from rowmq.message import new_id
 from rowmq.progress import Progress, Range
+from rowmq.store.leases import Change, Conflict, Loaded, Member
 from rowmq.store.letters import Burial
-from rowmq.subscriber.holding import Token
+from rowmq.store.statement import Operation
+from rowmq.subscriber.holding import Draft, Holding, Token, is_open
 from rowmq.subscriber.options import Options
 
-__all__ = ["Kind", "Settlement", "apply", "exhausted", "unsettled_error"]
+if TYPE_CHECKING:
+    from rowmq.subscriber.subscription import Subscription
+
+__all__ = ["Kind", "Settlement", "Settling", "exhausted", "settled_before", "unsettled_error"]
+
+CONFLICTS_MAX = 10
+"""How often a write is decided anew before it is given up."""
 
 
 class Kind(Enum):
@@ -28,6 +43,130 @@ class Settlement(NamedTuple):
     kind: Kind
     delay: float | None = None
     error: str | None = None
+
+
+class Settling:
+    """A subscriber's settles."""
+
+    def __init__(self, subscription: "Subscription") -> None:
+        self.subscription = subscription
+
+    def settle(self, settlements: Sequence[Settlement]) -> Steps[list[Exception | None]]:
+        """Settle deliveries in one transaction. None, or an error, for each."""
+        for _ in range(CONFLICTS_MAX):
+            doubtful = {s.token.holding.id: s.token.holding for s in settlements}
+            yield from self.subscription.reload(
+                [h for h in doubtful.values() if h.doubtful], skip=False
+            )
+            drafts, burials, outcomes = self._draft(settlements)
+            try:
+                yield from self.subscription.write(drafts, burials)
+            except Conflict:
+                continue
+            self._finish(settlements, outcomes)
+            return outcomes
+        raise SerializationFailure("the partition was changed by others again and again; try again")
+
+    def _draft(
+        self, settlements: Sequence[Settlement]
+    ) -> tuple[list[Draft], list[Burial], list[Exception | None]]:
+        """What settlements come to, and which of them are void."""
+        now = self.subscription.clock.now()
+        drafts: dict[int, Draft] = {}
+        burials: list[Burial] = []
+        outcomes: list[Exception | None] = []
+        for settlement in settlements:
+            token, holding = settlement.token, settlement.token.holding
+            if self.subscription.holdings.get(holding.id) is not holding:
+                outcomes.append(stale(token))
+                continue
+            draft = drafts.get(holding.id) or holding.draft()
+            if not is_open(draft.progress, token):
+                outcomes.append(void(token))
+                continue
+            drafts[holding.id] = draft
+            burial = apply(draft.progress, settlement, self.subscription.options, now=now)
+            burials += [] if burial is None else [burial]
+            outcomes.append(None)
+        return list(drafts.values()), burials, outcomes
+
+    def _finish(
+        self, settlements: Sequence[Settlement], outcomes: Sequence[Exception | None]
+    ) -> None:
+        for settlement, outcome in zip(settlements, outcomes, strict=True):
+            token, holding = settlement.token, settlement.token.holding
+            if settlement.kind is Kind.EXTEND and outcome is None:
+                continue
+            if holding.tokens.get(token.offset) is token:
+                del holding.tokens[token.offset]
+                self.subscription.forget([token])
+            if holding.draining and not holding.tokens:
+                self.subscription.sharing.due_at = 0.0
+            if settlement.kind is Kind.NACK and holding.id in self.subscription.holdings:
+                self.subscription.lively.add(holding.id)
+
+    def settle_within(self, settlements: Sequence[Settlement]) -> Operation[None]:
+        """Settle in a transaction of the caller's: from what the database holds, not from what is
+        remembered, since nobody knows yet whether it will be committed.
+        """
+        subscription = self.subscription
+        member = subscription.member
+        holdings: dict[int, Holding] = {s.token.holding.id: s.token.holding for s in settlements}
+        for settlement in settlements:
+            holding = settlement.token.holding
+            if member is None or subscription.holdings.get(holding.id) is not holding:
+                raise stale(settlement.token)
+        assert member is not None  # noqa: S101 - just checked
+        for holding in holdings.values():
+            subscription.doubt(holding)
+        yield from subscription.store.dialect.seize()
+        loaded = yield from subscription.leases.load(member.group_id, sorted(holdings))
+        places = {place.partition_id: place for place in loaded}
+        drafts: dict[int, Draft] = {}
+        burials = []
+        now = subscription.clock.now()
+        for settlement in settlements:
+            token, holding = settlement.token, settlement.token.holding
+            place = places.get(holding.id)
+            if not is_ours(place, holding, member):
+                raise stale(token)
+            draft = drafts.setdefault(holding.id, Draft(holding, Progress.restored(place.stored)))
+            if not is_open(draft.progress, token):
+                raise void(token)
+            burial = apply(draft.progress, settlement, subscription.options, now=now)
+            burials += [] if burial is None else [burial]
+        changes = [
+            Change(id, d.holding.epoch, places[id].version, places[id].stored, d.progress.stored())
+            for id, d in drafts.items()
+        ]
+        yield from subscription.leases.write(member, changes)
+        if burials:
+            yield from subscription.store.letters.bury(subscription.options.grave, burials)
+
+
+def is_ours(place: Loaded | None, holding: Holding, member: Member) -> TypeGuard[Loaded]:
+    """Whether a lease is the one that a holding was delivered from."""
+    return (
+        place is not None
+        and place.leased_by == member.subscriber_id
+        and place.epoch == holding.epoch
+    )
+
+
+def void(token: Token) -> Exception:
+    """Why a delivery of a partition that is still ours cannot be settled."""
+    return settled_before(token) if token.tentative else stale(token)
+
+
+def stale(token: Token) -> StaleLease:
+    return StaleLease(
+        f"{token}: the lease was lost, or the visibility passed and it was delivered again; so "
+        f"nothing was changed. Whoever has the message now will settle it: let go of this delivery"
+    )
+
+
+def settled_before(token: Token) -> AlreadySettled:
+    return AlreadySettled(f"{token}: this delivery was settled before, and that stands")
 
 
 def apply(

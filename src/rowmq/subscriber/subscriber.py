@@ -86,7 +86,7 @@ class Subscriber(_Common[T]):
         Waits for `timeout` seconds, or, with None, for as long as it takes. Messages of one key
         come in their order.
         """
-        return take_steps(self._core.poll(*self._arguments(max, timeout)))
+        return take_steps(self._core.polling.poll(*self._arguments(max, timeout)))
 
     def ack(self, deliveries: Iterable[Delivery[T]], *, connection: Any = None) -> None:
         """Ack many deliveries in one transaction."""
@@ -133,7 +133,7 @@ class Subscriber(_Common[T]):
         super().reset()
 
     def _deliver(self, message: Message[T], token: Token) -> Delivery[T]:
-        return Delivery(message, self._core.options.group, token=token, settle=self._settle)
+        return Delivery(message, token=token, core=self._core, settle=self._settle)
 
     def _settle(self, settlements: Sequence[Settlement], connection: Any) -> None:
         claim(settlements)
@@ -141,8 +141,7 @@ class Subscriber(_Common[T]):
             self._combiner.submit_many(settlements)
             return
         try:
-            self._home.run(partial(self._core.settle_within, settlements), connection)
-            tentative(settlements)
+            self._home.run(partial(self._core.settling.settle_within, settlements), connection)
         finally:
             conclude(settlements)
 
@@ -180,7 +179,7 @@ class AsyncSubscriber(_Common[T]):
         """Up to `max` messages, as soon as there is one: see `Subscriber.poll`."""
         limit, seconds = self._arguments(max, timeout)
         await self._start()
-        return await take_steps_async(self._core.poll(limit, seconds))
+        return await take_steps_async(self._core.polling.poll(limit, seconds))
 
     async def ack(self, deliveries: Iterable[AsyncDelivery[T]], *, connection: Any = None) -> None:
         """Ack many deliveries in one transaction."""
@@ -238,7 +237,7 @@ class AsyncSubscriber(_Common[T]):
         return self
 
     def _deliver(self, message: Message[T], token: Token) -> AsyncDelivery[T]:
-        return AsyncDelivery(message, self._core.options.group, token=token, settle=self._settle)
+        return AsyncDelivery(message, token=token, core=self._core, settle=self._settle)
 
     async def _settle(self, settlements: Sequence[Settlement], connection: Any) -> None:
         claim(settlements)
@@ -246,8 +245,9 @@ class AsyncSubscriber(_Common[T]):
             await self._combiner.submit_many(settlements)
             return
         try:
-            await self._home.run(partial(self._core.settle_within, settlements), connection)
-            tentative(settlements)
+            await self._home.run(
+                partial(self._core.settling.settle_within, settlements), connection
+            )
         finally:
             conclude(settlements)
 
@@ -258,12 +258,6 @@ class AsyncSubscriber(_Common[T]):
             return outcomes
         finally:
             conclude(settlements, outcomes)
-
-
-def tentative(settlements: Sequence[Settlement]) -> None:
-    """Deliveries are settled if the caller's transaction is committed."""
-    for settlement in settlements:
-        settlement.token.tentative = True
 
 
 def one_lane(_: Settlement) -> str:

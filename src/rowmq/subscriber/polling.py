@@ -1,0 +1,286 @@
+"""Poll: find what there is, plan in memory what to deliver, mark and fetch it, hand it out."""
+
+import random
+import time
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from rowmq.drivers.base import Steps
+from rowmq.errors import PayloadMismatch
+from rowmq.message import new_id
+from rowmq.policy import share_out
+from rowmq.progress import Range
+from rowmq.store.leases import Conflict, Found, Member
+from rowmq.store.letters import Burial
+from rowmq.store.statement import Row
+from rowmq.store.topics import Span, message_of
+from rowmq.subscriber.holding import Draft, Holding, Token, cut
+from rowmq.subscriber.options import Options
+from rowmq.subscriber.settling import Kind, Settlement, exhausted, unsettled_error
+
+if TYPE_CHECKING:
+    from rowmq.subscriber.subscription import Subscription
+
+__all__ = ["Polling"]
+
+PAUSE_SECONDS_FIRST = 0.005
+PAUSE_GROWTH = 1.6
+"""How long to wait after an empty look, and how that grows while there is nothing."""
+
+WATCHED_SECONDS_MAX = 1.0
+"""How long to wait at most where a publish wakes those who wait."""
+
+FRESH_SECONDS = 0.02
+"""How long what was found is good enough to plan with, while there is plenty."""
+
+AT_ONCE_MAX = 20
+"""How often it looks again at once before it takes a breath."""
+
+
+class Polling:
+    """A subscriber's polls."""
+
+    def __init__(self, subscription: "Subscription") -> None:
+        self.subscription = subscription
+        self.after = 0
+        """The partition after which the next look begins, if there are too many for one."""
+        self.found_at = 0.0
+        self.again = False
+        """Whether something has changed that makes another look worth while, at once."""
+        self._served = 0
+        self._empty_looks = 0
+
+    def poll(self, limit: int, timeout: float | None) -> Steps[list[Any]]:
+        """Deliver up to `limit` messages; wait for the first for as long as `timeout` allows."""
+        flavour = self.subscription.flavour
+        deadline = None if timeout is None else time.monotonic() + timeout
+        at_once = 0
+        while True:
+            flavour.calm()
+            self.again = False
+            deliveries = yield from self.subscription.locked(self._poll(limit))
+            if deliveries:
+                self._empty_looks = 0
+                return deliveries
+            at_once = at_once + 1 if self.again else 0
+            if 0 < at_once < AT_ONCE_MAX:
+                continue
+            remaining = None if deadline is None else deadline - time.monotonic()
+            if remaining is not None and remaining <= 0:
+                return []
+            pause = self._pause()
+            yield partial(flavour.wait, pause if remaining is None else min(pause, remaining))
+
+    def _poll(self, limit: int) -> Steps[list[Any]]:
+        subscription = self.subscription
+        member = yield from subscription.join()
+        if time.monotonic() >= subscription.sharing.due_at:
+            yield from subscription.sharing.tend(member)
+        yield from subscription.mend()
+        look = time.monotonic() - self.found_at > FRESH_SECONDS
+        if look and not (subscription.leases.finds_more and subscription.clock.heard):
+            yield from self._find(member)
+            look = False
+        plan = self._plan(limit)
+        if not plan and not self.again:
+            yield from self._find(member)
+            look, plan = False, self._plan(limit)
+        if subscription.expired:
+            return []
+        return (yield from self._deliver(plan, look=look)) if plan else []
+
+    def _find(self, member: Member) -> Steps[None]:
+        """Look for work."""
+        subscription = self.subscription
+        find = partial(subscription.leases.find, member, after=self.after)
+        found: Found = yield partial(subscription.flavour.run, find)
+        subscription.learn(found)
+        yield from subscription.mend()
+
+    def _plan(self, limit: int) -> "list[Portion]":
+        """What to deliver from where, and what to give up, from what is remembered."""
+        subscription, options = self.subscription, self.subscription.options
+        portions: dict[int, Portion] = {}
+        wants: dict[int, int] = {}
+        for id in self._in_turn():
+            portion = self._portion(subscription.holdings[id])
+            if portion is not None:
+                portions[id] = portion
+                if portion.size:
+                    wants[id] = portion.size
+            if len(wants) >= limit:
+                break  # with one message from each there is no room for more
+        room = max(0, min(limit, options.max_in_flight - subscription.in_flight))
+        shares = share_out(wants, room, self._served)
+        if shares:
+            self._served = next(reversed(shares))
+        for id, portion in portions.items():
+            portion.ready = cut(portion.ready, shares.get(id, 0))
+        return [p for p in portions.values() if p.ready or p.spent]
+
+    def _in_turn(self) -> list[int]:
+        """The partitions that have something, beginning after the one served last."""
+        ids = sorted(self.subscription.lively)
+        start = bisect_right(ids, self._served)
+        return ids[start:] + ids[:start]
+
+    def _portion(self, holding: Holding) -> "Portion | None":
+        """What a partition has to deliver now, and to give up."""
+        subscription, options = self.subscription, self.subscription.options
+        if not holding.lively:
+            subscription.lively.discard(holding.id)
+        if not holding.lively or holding.draining or holding.doubtful:
+            return None
+        now = subscription.clock.now()
+        subscription.forget(holding.expire(now))
+        ready = holding.ready(now, strict=options.strict)
+        spent = [known for known in ready if known.attempts and exhausted(known, options)]
+        return Portion(holding, [known for known in ready if known not in spent], spent)
+
+    def _deliver(self, plan: "list[Portion]", *, look: bool) -> Steps[list[Any]]:
+        """Mark messages as delivered, fetch them, and hand them out; `look` for more meanwhile."""
+        subscription, options = self.subscription, self.subscription.options
+        plan = yield from self._bound(plan)
+        until = subscription.clock.now() + options.visibility_us
+        drafts, burials = [], []
+        for portion in plan:
+            draft = portion.holding.draft()
+            portion.holding.unanswered = list(portion.ready)
+            for known in portion.ready:
+                draft.progress.deliver(known.first, known.last, until=until)
+            burials += give_up(draft, portion.spent, options)
+            drafts.append(draft)
+        spans = [span for portion in plan for span in portion.spans()]
+        try:
+            rows = yield from subscription.write(drafts, burials, spans, look=look)
+        except Conflict:
+            self.again = True
+            return []
+        self.again = bool(plan) and not spans
+        return (yield from self._hand_out(spans, rows))
+
+    def _bound(self, plan: "list[Portion]") -> Steps["list[Portion]"]:
+        """The plan, cut so that its payloads fit into the bytes that may be in flight.
+
+        The largest payload of a partition is known, so mostly there is nothing to ask.
+        """
+        subscription = self.subscription
+        room = subscription.options.max_bytes - subscription.in_flight_bytes
+        if sum(p.size * p.holding.largest_bytes for p in plan) <= room:
+            return plan
+        spans = [span for portion in plan for span in portion.spans()]
+        sizes = yield partial(subscription.flavour.run, partial(subscription.leases.sizes, spans))
+        first = subscription.in_flight == 0
+        for portion in plan:
+            taken = 0
+            for offset in portion.offsets():
+                size = sizes.get((portion.holding.id, offset), 0)
+                if size > room and not first:
+                    break
+                room, first, taken = room - size, False, taken + 1
+            portion.ready = cut(portion.ready, taken)
+        return [p for p in plan if p.ready or p.spent]
+
+    def _hand_out(self, spans: Sequence[Span], rows: Iterable[Row]) -> Steps[list[Any]]:
+        """Deliveries of rows; what is not there any more is done with, what does not parse is given
+        up.
+        """
+        found = {(row[0], row[1]): row for row in rows}
+        deliveries, unreadable = [], []
+        for span in spans:
+            holding = self.subscription.holdings[span.partition_id]
+            missing = []
+            for offset in range(span.first, span.last + 1):
+                row = found.get((span.partition_id, offset))
+                if row is None:
+                    missing.append(offset)
+                    continue
+                delivery, error = self._delivery(holding, row)
+                deliveries.append(delivery)
+                if error is not None:
+                    token = holding.tokens[offset]
+                    unreadable.append(Settlement(token, Kind.REJECT, error=error))
+            self._pass_over(holding, missing)
+        if unreadable:
+            bad = {id(settlement.token.delivery()) for settlement in unreadable}
+            deliveries = [delivery for delivery in deliveries if id(delivery) not in bad]
+            yield from self.subscription.settling.settle(unreadable)
+            self.again = not deliveries
+        return deliveries
+
+    def _delivery(self, holding: Holding, row: Row) -> tuple[Any, str | None]:
+        offset = row[1]
+        known = holding.progress.at(offset)
+        attempt = known.attempts if known is not None else 1
+        token = Token(holding, offset, attempt, len(row[3]))
+        error = None
+        subscription, options = self.subscription, self.subscription.options
+        try:
+            message = message_of(row, options.topic, holding.key, options.type)
+        except PayloadMismatch as mismatch:
+            error = str(mismatch)
+            message = message_of(row, options.topic, holding.key, None)
+        delivery = subscription.flavour.deliver(message, token)
+        token.hand_out(delivery, held=options.strict)
+        holding.tokens[offset] = token
+        subscription.in_flight += 1
+        subscription.in_flight_bytes += token.bytes
+        return delivery, error
+
+    def _pass_over(self, holding: Holding, offsets: Sequence[int]) -> None:
+        """Messages that were deleted, by name or by age, have nothing left to deliver."""
+        for offset in offsets:
+            holding.progress.ack(offset, offset)
+        if offsets:
+            self.subscription.unwritten.add(holding)
+
+    def _pause(self) -> float:
+        """How long to wait before the next look, if nothing wakes us."""
+        subscription = self.subscription
+        longest = subscription.options.poll_interval
+        if subscription.flavour.watched():
+            longest = max(longest, WATCHED_SECONDS_MAX)
+        self._empty_looks = min(self._empty_looks + 1, 30)
+        pause = min(longest, PAUSE_SECONDS_FIRST * PAUSE_GROWTH**self._empty_looks)
+        pause *= random.uniform(0.75, 1.0)  # never in step with others
+        now = subscription.clock.now()
+        times = [subscription.holdings[id].next_due(now) for id in subscription.lively]
+        due = min((moment - now for moment in times if moment is not None), default=None)
+        if due is not None:
+            pause = min(pause, max(due / 1_000_000, 0.001))
+        return max(0.0, min(pause, subscription.sharing.due_at - time.monotonic()))
+
+
+class Portion:
+    """What is taken from one partition in a poll."""
+
+    __slots__ = ("holding", "ready", "spent")
+
+    def __init__(self, holding: Holding, ready: list[Range], spent: list[Range]) -> None:
+        self.holding = holding
+        self.ready = ready
+        self.spent = spent
+
+    @property
+    def size(self) -> int:
+        return sum(known.size for known in self.ready)
+
+    def spans(self) -> list[Span]:
+        return [Span(self.holding.key, self.holding.id, k.first, k.last) for k in self.ready]
+
+    def offsets(self) -> Iterable[int]:
+        return (offset for known in self.ready for offset in range(known.first, known.last + 1))
+
+
+def give_up(draft: Draft, spent: Iterable[Range], options: Options) -> list[Burial]:
+    """Settle what has had all its attempts, and say so."""
+    burials = []
+    for known in spent:
+        draft.progress.ack(known.first, known.last)
+        error = unsettled_error(known, options)
+        for offset in range(known.first, known.last + 1):
+            holding = draft.holding
+            burials.append(Burial(holding.id, holding.key, offset, known.attempts, error, new_id()))
+    return burials if options.buries else []
