@@ -1,26 +1,30 @@
-"""`rowmq demo`: publish and read on SQLite, and see that nothing is lost or doubled."""
+"""`rowmq demo`: publish and consume on SQLite, and see that nothing is lost or doubled."""
 
 import tempfile
+import threading
+from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import click
 from rich.console import Console
-from rich.progress import track
+from rich.progress import Progress
 from rich.table import Table
 
 import rowmq
 
 __all__ = ["demo"]
 
-CUSTOMERS = 5
-ORDERS = 200
+CUSTOMERS = 6
+ORDERS = 240
 PUBLISHERS = 8
+WORKERS = 3
+BAD_ORDER = 13
 
 
 @click.command()
 def demo() -> None:
-    """Publish and read on SQLite, in a few seconds, in a directory that is removed afterwards."""
+    """Publish and consume on SQLite, in a few seconds, in a folder that is removed afterwards."""
     console = Console(highlight=False)
     with tempfile.TemporaryDirectory(prefix="rowmq-demo-") as folder:
         url = f"sqlite:///{Path(folder) / 'demo.db'}"
@@ -30,8 +34,30 @@ def demo() -> None:
         with rowmq.connect(url) as mq:
             first, second = publish_orders(mq, console), publish_orders(mq, console)
             rolled_back = publish_and_fail(mq)
-            show(console, mq)
-            verify(console, mq, first, second, rolled_back)
+            ledger = Ledger()
+            consume(mq, console, ledger)
+            show(console, mq, ledger)
+            verify(console, mq, ledger, first + second, rolled_back=rolled_back)
+
+
+class Ledger:
+    """What the workers did."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.billed: dict[str | None, list[int]] = defaultdict(list)
+        self.by_worker: dict[str, int] = defaultdict(int)
+        self.retried = 0
+
+    def bill(self, worker: str, delivery: rowmq.Delivery[dict[str, int]]) -> None:
+        with self.lock:
+            self.billed[delivery.message.key].append(delivery.message.offset)
+            self.by_worker[worker] += 1
+            self.retried += delivery.attempt > 1
+
+    @property
+    def total(self) -> int:
+        return sum(self.by_worker.values())
 
 
 def publish_orders(mq: rowmq.RowMQ, console: Console) -> list[rowmq.PublishResult]:
@@ -40,15 +66,19 @@ def publish_orders(mq: rowmq.RowMQ, console: Console) -> list[rowmq.PublishResul
     def publish(number: int) -> rowmq.PublishResult:
         return mq.publish(
             "orders",
-            {"order": number, "total": number * 1.5},
+            {"order": number},
             key=f"customer-{number % CUSTOMERS}",
             id=f"order-{number}",
             headers={"source": "demo"},
         )
 
-    with ThreadPoolExecutor(PUBLISHERS) as threads:
-        results = threads.map(publish, range(ORDERS))
-        return list(track(results, "publishing", total=ORDERS, console=console, transient=True))
+    with (
+        ThreadPoolExecutor(PUBLISHERS) as threads,
+        Progress(console=console, transient=True) as bar,
+    ):
+        return list(
+            bar.track(threads.map(publish, range(ORDERS)), ORDERS, description="publishing")
+        )
 
 
 def publish_and_fail(mq: rowmq.RowMQ) -> bool:
@@ -61,45 +91,89 @@ def publish_and_fail(mq: rowmq.RowMQ) -> bool:
         return all(m.id != "never" for m in mq.read("orders", key="customer-0", limit=ORDERS))
 
 
-def show(console: Console, mq: rowmq.RowMQ) -> None:
-    """The last message of each partition."""
-    table = Table(title="the newest order of each customer", title_justify="left")
-    for column in ("key", "offset", "id", "payload"):
-        table.add_column(column)
-    for customer in range(CUSTOMERS):
-        message = mq.read("orders", key=f"customer-{customer}", limit=ORDERS)[-1]
-        table.add_row(message.key, str(message.offset), message.id, str(message.payload))
+def consume(mq: rowmq.RowMQ, console: Console, ledger: Ledger) -> None:
+    """Three workers of one group share the customers; one order is bad, some fail at first."""
+    mq.create_group("orders", "billing")
+    mq.create_group("orders", "search")  # which nobody runs: nothing of it is lost
+    done = threading.Event()
+
+    def work(name: str) -> None:
+        with mq.subscribe("orders", group="billing", name=name, discovery_interval=0.05) as sub:
+            while not done.is_set():
+                for delivery in sub.poll(max=5, timeout=0.1):
+                    handle(name, delivery, ledger)
+
+    with ThreadPoolExecutor(WORKERS) as threads, Progress(console=console, transient=True) as bar:
+        task = bar.add_task("consuming", total=ORDERS - 1)
+        workers = [threads.submit(work, f"worker-{number}") for number in range(1, WORKERS + 1)]
+        while ledger.total < ORDERS - 1 and not any(worker.done() for worker in workers):
+            bar.update(task, completed=ledger.total)
+            done.wait(0.02)
+        done.set()
+        for worker in workers:
+            worker.result()
+
+
+def handle(worker: str, delivery: rowmq.Delivery[dict[str, int]], ledger: Ledger) -> None:
+    order = delivery.message.payload["order"]
+    if order == BAD_ORDER:
+        delivery.reject(error="no such product")
+    elif order % 40 == 0 and delivery.attempt == 1:
+        delivery.nack(delay=0.05, error="the card reader did not answer")
+    else:
+        delivery.ack()
+        ledger.bill(worker, delivery)
+
+
+def show(console: Console, mq: rowmq.RowMQ, ledger: Ledger) -> None:
+    """Where each group stands."""
+    table = Table(title="where the groups stand", title_justify="left")
+    for column in ("group", "key", "acked", "last", "lag"):
+        table.add_column(column, justify="left" if column in ("group", "key") else "right")
+    for group in ("billing", "search"):
+        for row in mq.lag("orders", group):
+            counts = (row.offset_acked, row.last_offset, row.lag)
+            table.add_row(group, row.key, *map(str, counts))
+        table.add_section()
     console.print(table)
+    shares = ", ".join(f"{name} {count}" for name, count in sorted(ledger.by_worker.items()))
+    console.print(f"billed by {shares}; {ledger.retried} at the second attempt")
+    for letter in mq.dead_letters("orders"):
+        console.print(f"dead letter of {letter.group}: {letter.message.id}, {letter.error}")
 
 
 def verify(
     console: Console,
     mq: rowmq.RowMQ,
-    first: list[rowmq.PublishResult],
-    second: list[rowmq.PublishResult],
+    ledger: Ledger,
+    published: list[rowmq.PublishResult],
+    *,
     rolled_back: bool,
 ) -> None:
     """Say what was promised and whether it held; a promise that broke is exit code 1."""
-    messages = mq.read("orders", limit=10 * ORDERS)
-    by_key: dict[str | None, list[int | None]] = {}
-    for message in messages:
-        by_key.setdefault(message.key, []).append(message.offset)
+    by_key: dict[str | None, list[int]] = defaultdict(list)
+    for message in mq.read("orders", limit=10 * ORDERS):
+        by_key[message.key].append(message.offset)
+    billed = {key: sorted(offsets) for key, offsets in ledger.billed.items()}
+    letters = {(letter.message.key, letter.offset) for letter in mq.dead_letters("orders")}
+    expected = {k: [o for o in offsets if (k, o) not in letters] for k, offsets in by_key.items()}
     promises = {
-        f"{ORDERS} orders published by {PUBLISHERS} threads, none lost": (
-            {m.id for m in messages} == {f"order-{n}" for n in range(ORDERS)}
-        ),
-        "published again with the same ids: none doubled": (
-            len(messages) == ORDERS
-            and not any(r.duplicate for r in first)
-            and all(r.duplicate for r in second)
+        f"{ORDERS} orders published twice with the same ids: none doubled": (
+            sum(map(len, by_key.values())) == ORDERS
+            and [result.duplicate for result in published] == [False] * ORDERS + [True] * ORDERS
         ),
         "each customer's orders numbered without a gap": all(
             offsets == list(range(1, len(offsets) + 1)) for offsets in by_key.values()
         ),
         "a transaction that failed took its message with it": rolled_back,
+        "every order billed once, or in the dead letters": billed == expected and len(letters) == 1,
+        "a group that nobody runs has missed nothing": (
+            sum(row.lag for row in mq.lag("orders", "search")) == ORDERS
+        ),
+        "so garbage collection takes nothing": mq.gc("orders") == 0,
     }
     for promise, held in promises.items():
         console.print("[green]held[/] " if held else "[red]BROKEN[/]", promise)
     if not all(promises.values()):
         raise click.exceptions.Exit(1)
-    console.print("Next: the example in README.md, or [bold]rowmq --help[/]")
+    console.print("Next: the examples in README.md, or [bold]rowmq --help[/]")
