@@ -166,6 +166,18 @@ class Progress:
         """Offsets are done."""
         self.put(Range(first, last, State.ACKED))
 
+    def ack_all(self, offsets: Iterable[int]) -> None:
+        """The same for many, in any order."""
+        first = last = 0
+        for offset in sorted(offsets):
+            if offset != last + 1 and last:
+                self.ack(first, last)
+            if offset != last + 1 or not last:
+                first = offset
+            last = offset
+        if last:
+            self.ack(first, last)
+
     def wait(self, offset: int, *, until: int, error: str | None) -> None:
         """An offset is to be delivered again, not before a time."""
         for known in self._pieces(offset, offset):

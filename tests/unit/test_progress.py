@@ -167,6 +167,17 @@ def test_a_nack_in_the_middle_splits_and_its_ack_merges() -> None:
     assert (progress.acked, progress.ranges) == (5, [])
 
 
+@given(st.sets(st.integers(1, 30)))
+def test_many_acks_are_the_same_as_one_after_the_other(offsets: set[int]) -> None:
+    together, single = Progress(), Progress()
+    for progress in (together, single):
+        progress.deliver(1, 30, until=60)
+    together.ack_all(offsets)
+    for offset in offsets:
+        single.ack(offset, offset)
+    assert (together.acked, together.ranges) == (single.acked, single.ranges)
+
+
 def test_what_should_be_covered_and_is_not_waits_to_be_delivered() -> None:
     rows = (Range(4, 5, State.ACKED), Range(1, 2, State.ACKED))
     progress = Progress.restored(Stored(2, 9, 8, 60, 1, rows))

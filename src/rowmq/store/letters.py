@@ -101,7 +101,8 @@ class Letters:
 
     def append(self, entries: Mapping[Burial, Entry]) -> Operation[list[tuple[Burial, int]]]:
         """Publish the copies, each under an id that is free, and tell their offsets."""
-        results = yield from self.topics.publish(list(entries.values()), alone=False)
+        topics = {entry.topic for entry in entries.values()}
+        results = yield from self.topics.publish(list(entries.values()), alone=False, notify=topics)
         places = [
             (burial, result.offset)
             for burial, result in zip(entries, results, strict=True)

@@ -71,23 +71,28 @@ class Settling:
         self, settlements: Sequence[Settlement]
     ) -> tuple[list[Draft], list[Burial], list[Exception | None]]:
         """What settlements come to, and which of them are void."""
-        now = self.subscription.clock.now()
+        subscription = self.subscription
+        now = subscription.clock.now()
         drafts: dict[int, Draft] = {}
+        acked: dict[int, list[int]] = {}
         burials: list[Burial] = []
         outcomes: list[Exception | None] = []
         for settlement in settlements:
             token, holding = settlement.token, settlement.token.holding
-            if self.subscription.holdings.get(holding.id) is not holding:
+            if subscription.holdings.get(holding.id) is not holding:
                 outcomes.append(stale(token))
                 continue
-            draft = drafts.get(holding.id) or holding.draft()
-            if not is_open(draft.progress, token):
+            if not is_open(holding.progress, token):
                 outcomes.append(void(token))
                 continue
-            drafts[holding.id] = draft
-            burial = apply(draft.progress, settlement, self.subscription.options, now=now)
-            burials += [] if burial is None else [burial]
+            draft = drafts.get(holding.id) or drafts.setdefault(holding.id, holding.draft())
+            if settlement.kind is Kind.ACK:
+                acked.setdefault(holding.id, []).append(token.offset)
+            else:
+                burials += apply(draft.progress, settlement, subscription.options, now=now)
             outcomes.append(None)
+        for id, offsets in acked.items():
+            drafts[id].progress.ack_all(offsets)
         return list(drafts.values()), burials, outcomes
 
     def _finish(
@@ -123,7 +128,7 @@ class Settling:
         loaded = yield from subscription.leases.load(member.group_id, sorted(holdings))
         places = {place.partition_id: place for place in loaded}
         drafts: dict[int, Draft] = {}
-        burials = []
+        burials: list[Burial] = []
         now = subscription.clock.now()
         for settlement in settlements:
             token, holding = settlement.token, settlement.token.holding
@@ -133,8 +138,7 @@ class Settling:
             draft = drafts.setdefault(holding.id, Draft(holding, Progress.restored(place.stored)))
             if not is_open(draft.progress, token):
                 raise void(token)
-            burial = apply(draft.progress, settlement, subscription.options, now=now)
-            burials += [] if burial is None else [burial]
+            burials += apply(draft.progress, settlement, subscription.options, now=now)
         changes = [
             Change(id, d.holding.epoch, places[id].version, places[id].stored, d.progress.stored())
             for id, d in drafts.items()
@@ -171,28 +175,28 @@ def settled_before(token: Token) -> AlreadySettled:
 
 def apply(
     progress: Progress, settlement: Settlement, options: Options, *, now: int
-) -> Burial | None:
-    """Do it to the progress. A burial, if the message is given up."""
+) -> list[Burial]:
+    """Do to the progress what is to be done. A burial, if the message is given up."""
     token = settlement.token
     offset, attempt = token.offset, token.attempt
     if settlement.kind is Kind.ACK:
         progress.ack(offset, offset)
-        return None
+        return []
     if settlement.kind is Kind.EXTEND:
         progress.extend(offset, until=now + micros(settlement.delay or 0.0))
-        return None
+        return []
     if settlement.kind is Kind.NACK:
         delay = retry_delay(settlement.delay, attempt, options)
         if delay is not None:
             progress.wait(offset, until=now + micros(delay), error=settlement.error)
-            return None
+            return []
     known = progress.at(offset)
     last_error = known.error if known is not None else None
     progress.ack(offset, offset)
     if not options.buries:
-        return None
+        return []
     error = settlement.error or last_error or f"{settlement.kind.value}ed without an error"
-    return Burial(token.holding.id, token.holding.key, offset, attempt, error, new_id())
+    return [Burial(token.holding.id, token.holding.key, offset, attempt, error, new_id())]
 
 
 def retry_delay(delay: float | None, attempt: int, options: Options) -> float | None:
