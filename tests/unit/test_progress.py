@@ -7,11 +7,11 @@ from rowmq.progress import Progress, Range, State, Stored, merged
 
 DONE = (State.ACKED, 0, 0, None)
 
+ACTIONS = ["deliver", "ack", "wait", "extend", "again", "give_back", "take_back", "reopen", "skip"]
+
 actions = st.lists(
     st.tuples(
-        st.sampled_from(
-            ["deliver", "ack", "wait", "extend", "again", "give_back", "take_back", "reopen", "skip"]
-        ),
+        st.sampled_from(ACTIONS),
         st.integers(0, 40),
         st.integers(0, 5),
         st.sampled_from([None, "boom"]),
