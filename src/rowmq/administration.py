@@ -6,20 +6,22 @@ here, once, and run by the client.
 
 import builtins
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Any, TypeVar, overload
 
-from rowmq.errors import InvalidOption
+from rowmq.drivers.base import Steps, take_steps, take_steps_async
+from rowmq.errors import InvalidOption, Locked
 from rowmq.message import DeadLetter, GroupInfo, LagInfo, new_id
 from rowmq.naming import check_group, check_id, check_key, check_topic
-from rowmq.store.groups import STARTS, Target
-from rowmq.store.letters import BATCH, Letters
-from rowmq.store.retention import Collected
+from rowmq.store.groups import STARTS
+from rowmq.store.letters import BATCH
+from rowmq.store.retention import Collected, batches
+from rowmq.store.seeking import Target
 from rowmq.store.statement import Operation
 from rowmq.store.store import Store
-from rowmq.store.topics import KEYLESS
+from rowmq.store.topics import KEYLESS, Span
 from rowmq.times import to_micros
 
 __all__ = ["Administration", "AsyncAdministration"]
@@ -108,13 +110,8 @@ class Administration:
         """Give dead letters back to their groups, or to one of them: all, or those of messages with
         some ids. Other groups see nothing of it. Returns how many it were.
         """
-        total = 0
-        for name in [group] if group is not None else [g.name for g in self.groups(topic)]:
-            for chosen in Chosen.of(self._store.letters, topic, name, ids):
-                chosen.left = self._run(chosen.count, connection)
-                for batch in chosen.redrives(name):
-                    total += chosen.done(self._run(batch, connection))
-        return total
+        run = partial(self._run, connection=connection)
+        return take_steps(redrive_steps(run, self._store, topic, group, check_ids(ids)))
 
     def purge_dead_letters(
         self,
@@ -125,23 +122,17 @@ class Administration:
         connection: Any = None,
     ) -> int:
         """Delete dead letters for good. Returns how many it were."""
-        total = 0
-        for chosen in Chosen.of(self._store.letters, topic, group, ids):
-            chosen.left = self._run(chosen.count, connection)
-            for batch in chosen.purges():
-                total += chosen.done(self._run(batch, connection))
-        return total
+        run = partial(self._run, connection=connection)
+        return take_steps(purge_steps(run, self._store, topic, group, check_ids(ids)))
 
     def gc(self, topic: str) -> int:
         """Delete what every group has acked, and what is older than the topic's retention.
 
-        In many short transactions. What age takes from a group that had not acked it is logged as a
+        In many short transactions; a partition in which a publish is not yet committed may be left
+        for the next time. What age takes from a group that had not acked it is logged as a
         warning and counted in `groups`. Returns how many messages were deleted.
         """
-        collecting = Collecting(self._store, topic)
-        for batch in collecting.batches():
-            collecting.note(self._run(batch))
-        return collecting.total
+        return take_steps(gc_steps(self._run, self._store, check_topic(topic)))
 
 
 class AsyncAdministration:
@@ -211,13 +202,9 @@ class AsyncAdministration:
         connection: Any = None,
     ) -> int:
         """Give dead letters back to their groups: see `RowMQ.redrive`."""
-        total = 0
-        for name in [group] if group is not None else [g.name for g in await self.groups(topic)]:
-            for chosen in Chosen.of(self._store.letters, topic, name, ids):
-                chosen.left = await self._run(chosen.count, connection)
-                for batch in chosen.redrives(name):
-                    total += chosen.done(await self._run(batch, connection))
-        return total
+        run = partial(self._run, connection=connection)
+        steps = redrive_steps(run, self._store, topic, group, check_ids(ids))
+        return await take_steps_async(steps)
 
     async def purge_dead_letters(
         self,
@@ -228,98 +215,131 @@ class AsyncAdministration:
         connection: Any = None,
     ) -> int:
         """Delete dead letters for good. Returns how many it were."""
-        total = 0
-        for chosen in Chosen.of(self._store.letters, topic, group, ids):
-            chosen.left = await self._run(chosen.count, connection)
-            for batch in chosen.purges():
-                total += chosen.done(await self._run(batch, connection))
-        return total
+        run = partial(self._run, connection=connection)
+        steps = purge_steps(run, self._store, topic, group, check_ids(ids))
+        return await take_steps_async(steps)
 
     async def gc(self, topic: str) -> int:
         """Delete what every group has acked, and what is too old: see `RowMQ.gc`."""
-        collecting = Collecting(self._store, topic)
-        for batch in collecting.batches():
-            collecting.note(await self._run(batch))
-        return collecting.total
+        return await take_steps_async(gc_steps(self._run, self._store, check_topic(topic)))
 
 
-class Chosen:
-    """Dead letters that something is to be done with, a batch at a time.
+# --- what takes many transactions, as steps: see `drivers.base` ---------------------------------
 
-    They are counted first: those that fail again meanwhile are not among them.
-    """
-
-    def __init__(
-        self, letters: Letters, topic: str, group: str | None, ids: Sequence[str] | None
-    ) -> None:
-        self.letters = letters
-        self.topic = topic
-        self.group = group
-        self.ids = ids
-        self.left = 0
-
-    @classmethod
-    def of(
-        cls, letters: Letters, topic: str, group: str | None, ids: Iterable[str] | None
-    ) -> "list[Chosen]":
-        """All letters, or those of some ids, in runs that fit into a statement."""
-        check_topic(topic)
-        if group is not None:
-            check_group(group)
-        if ids is None:
-            return [cls(letters, topic, group, None)]
-        if isinstance(ids, str):
-            raise InvalidOption("ids must be a list of message ids, not a single one")
-        wanted = sorted({check_id(id) for id in ids})
-        runs = [wanted[start : start + BATCH] for start in range(0, len(wanted), BATCH)]
-        return [cls(letters, topic, group, run) for run in runs]
-
-    def count(self) -> Operation[int]:
-        return self.letters.count(self.topic, group=self.group, ids=self.ids)
-
-    def done(self, count: int) -> int:
-        """A batch came to so many: if to none, there is nothing left."""
-        self.left = self.left - count if count else 0
-        return count
-
-    def purges(self) -> Iterator[Callable[[], Operation[int]]]:
-        while self.left > 0:
-            limit = min(BATCH, self.left)
-            options = {"group": self.group, "ids": self.ids, "limit": limit}
-            yield partial(self.letters.purge, self.topic, **options)  # type: ignore[arg-type]
-
-    def redrives(self, group: str) -> Iterator[Callable[[], Operation[int]]]:
-        while self.left > 0:
-            spares = [new_id() for _ in range(min(BATCH, self.left))]
-            yield partial(
-                self.letters.redrive, self.topic, group=group, ids=self.ids, spares=spares
-            )
+Run = Callable[[Callable[[], Operation[Any]]], Any]
 
 
-class Collecting:
-    """A garbage collection under way."""
+def redrive_steps(
+    run: Run, store: Store, topic: str, group: str | None, ids: Sequence[str] | None
+) -> Steps[int]:
+    """Give letters back, a batch in a transaction."""
+    if group is None:
+        groups = yield partial(run, partial(store.groups.list_groups, check_topic(topic)))
+        names = [found.name for found in groups]
+    else:
+        names = [check_group(group)]
+    total = 0
+    for name in names:
+        redrive = partial(store.letters.redrive, check_topic(topic), group=name)
+        for chosen in runs_of(ids):
+            count = partial(store.letters.count, topic, group=name, ids=chosen)
+            left: int = yield partial(run, count)
+            while left > 0:
+                # Counted first, since those that fail again meanwhile are not to be taken again.
+                spares = [new_id() for _ in range(min(BATCH, left))]
+                done: int = yield partial(run, partial(redrive, ids=chosen, spares=spares))
+                total, left = total + done, left - done if done else 0
+    return total
 
-    def __init__(self, store: Store, topic: str) -> None:
-        self.collect = partial(store.retention.collect, check_topic(topic))
-        self.topic = topic
-        self.total = 0
-        self.last = Collected(1, more=True, expired={})
 
-    def batches(self) -> Iterator[Callable[[], Operation[Collected]]]:
-        while self.last.more:
-            # What could not be had without waiting is waited for.
-            yield partial(self.collect, patient=self.last.messages == 0)
+def purge_steps(
+    run: Run, store: Store, topic: str, group: str | None, ids: Sequence[str] | None
+) -> Steps[int]:
+    """Delete letters, a batch in a transaction."""
+    name = None if group is None else check_group(group)
+    total = 0
+    for chosen in runs_of(ids):
+        count = partial(store.letters.count, check_topic(topic), group=name, ids=chosen)
+        left: int = yield partial(run, count)
+        while left > 0:
+            limit = min(BATCH, left)
+            purge = partial(store.letters.purge, topic, group=name, ids=chosen, limit=limit)
+            done: int = yield partial(run, purge)
+            total, left = total + done, left - done if done else 0
+    return total
 
-    def note(self, collected: Collected) -> None:
-        self.last = collected
-        self.total += collected.messages
-        for group, count in collected.expired.items():
-            log.warning(
-                "retention of topic %r took %d messages from group %r that it had not acked",
-                self.topic,
-                count,
-                group,
-            )
+
+def gc_steps(run: Run, store: Store, topic: str) -> Steps[int]:
+    """Collect what may go by now, a batch in a transaction."""
+    retention = store.retention
+    total = 0
+    acked = yield partial(run, partial(retention.find_acked, topic))
+    busy: list[Span] = []
+    for batch in batches(acked):
+        collected: Collected = yield partial(
+            run, partial(retention.collect_acked, topic, batch, patient=False)
+        )
+        total += collected.messages
+        busy += collected.busy
+    total += yield from wait_for_busy(run, store, topic, busy)
+    for old in (False, True):
+        spans = yield partial(run, partial(retention.find_given_back, topic, old=old))
+        for batch in batches(spans):
+            collect = partial(retention.collect_given_back, topic, batch, old=old)
+            total += told(topic, (yield partial(run, collect)))
+    spans = yield partial(run, partial(retention.find_old, topic))
+    for batch in batches(spans):
+        total += told(topic, (yield partial(run, partial(retention.collect_old, topic, batch))))
+    return total
+
+
+def wait_for_busy(run: Run, store: Store, topic: str, busy: Sequence[Span]) -> Steps[int]:
+    """Collect what was left out because it was being published to, one partition at a time."""
+    total = 0
+    given_up: set[int] = set()
+    for span in busy:
+        if span.partition_id in given_up:
+            continue
+        collect = partial(store.retention.collect_acked, topic, [span], patient=True)
+        try:
+            collected: Collected = yield partial(run, collect)
+        except Locked:
+            given_up.add(span.partition_id)
+            log.info("garbage collection of topic %r leaves out a key that is locked", topic)
+        else:
+            total += collected.messages
+    return total
+
+
+def told(topic: str, collected: Collected) -> int:
+    """Say what groups lost to age, and give how many messages were collected."""
+    for group, count in collected.expired.items():
+        log.warning(
+            "retention of topic %r took %d messages from group %r that it had not acked",
+            topic,
+            count,
+            group,
+        )
+    return collected.messages
+
+
+def check_ids(ids: Iterable[str] | None) -> list[str] | None:
+    """Message ids, each once."""
+    if ids is None:
+        return None
+    if isinstance(ids, str) or not isinstance(ids, Iterable):
+        raise InvalidOption(f"ids must be a list of message ids, not {ids!r}")
+    return sorted({check_id(id) for id in ids})
+
+
+def runs_of(ids: Sequence[str] | None) -> list[Sequence[str] | None]:
+    """Ids in runs that fit into a statement; None stands for all."""
+    if ids is None:
+        return [None]
+    return [ids[start : start + BATCH] for start in range(0, len(ids), BATCH)]
+
+
+# --- input, checked and bound to an operation -----------------------------------------------------
 
 
 def create_operation(
@@ -337,7 +357,9 @@ def seek_operation(
     target = target_of(to)
     if target.offsets is not None and key is not None:
         raise InvalidOption("give offsets by key, as in to={key: offset}, or key=, but not both")
-    return partial(store.groups.seek, check_topic(topic), check_group(group), key=stored, to=target)
+    return partial(
+        store.seeking.seek, check_topic(topic), check_group(group), key=stored, to=target
+    )
 
 
 def target_of(to: str | datetime | Offsets) -> Target:

@@ -142,11 +142,6 @@ class Progress:
             if known.state is not State.ACKED and known.until <= now:
                 yield known
 
-    def next_due(self) -> int | None:
-        """When the first range is due; None if there is nothing to wait for."""
-        times = [known.until for known in self.ranges if known.state is not State.ACKED]
-        return min(times, default=None)
-
     def outstanding(self) -> int:
         """How many offsets were delivered and are not acked."""
         return sum(known.size for known in self.ranges if known.state is not State.ACKED)

@@ -75,6 +75,9 @@ class Dialect(ABC):
     for_update: ClassVar[str] = "FOR UPDATE"
     """Locks the rows that a SELECT gives; SQLite has one writer and needs nothing."""
 
+    for_share: ClassVar[str] = "FOR SHARE"
+    """Keeps rows from being changed or deleted, by whoever reads them."""
+
     skip_locked: ClassVar[str] = "FOR UPDATE SKIP LOCKED"
     """Locks those that nobody else has locked, and leaves out the others."""
 
@@ -102,6 +105,7 @@ class Dialect(ABC):
         self._names |= {"now": self.now, "prefix": prefix, "qualifier": qualifier}
         self._names |= {"join": self.join, "on_conflict": self.on_conflict.format_map(self._names)}
         self._names |= {"for_update": self.for_update, "skip_locked": self.skip_locked}
+        self._names |= {"for_share": self.for_share}
         self._rendered: dict[str, str] = {}
 
     def qualifier(self, schema: str | None) -> str:

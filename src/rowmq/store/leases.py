@@ -17,7 +17,7 @@ finds itself gone, and can never be mistaken for its successor.
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
-from rowmq.errors import DatabaseError
+from rowmq.errors import DatabaseError, Locked
 from rowmq.progress import Range, State, Stored
 from rowmq.store.dialect import Dialect, as_text
 from rowmq.store.groups import ADOPT, Groups
@@ -142,15 +142,26 @@ class Leases:
         if start is not None:
             yield from self.groups.create(topic, group, start=start)
         group_id = yield from self.groups.find(topic, group)
+        yield from self.groups.keep(group_id)
         params = (group_id, lease_us, self.dialect.text(name))
         id = yield from self.dialect.insert_id("leases.register", REGISTER, params)
         return Member(group_id, id)
 
     def beat(self, member: Member, *, lease_us: int) -> Operation[bool]:
-        """Renew all leases of a subscriber: one row. False if it has expired, or was swept."""
-        params = (lease_us, member.subscriber_id)
-        result = yield Statement("leases.beat", self.dialect.sql(BEAT), params, sole=True)
-        return result.rowcount == 1
+        """Renew all leases of a subscriber: one row. False if it has expired, or was swept.
+
+        It does not wait, as other subscribers' heartbeats come after it: `Locked` if it would.
+        """
+        params = (member.subscriber_id,)
+        result = yield Statement("leases.own_row", self.dialect.sql(OWN_ROW_NOW), params)
+        if result.rows:
+            sql = self.dialect.sql(BEAT)
+            yield Statement("leases.beat", sql, (lease_us, member.subscriber_id))
+            return True
+        result = yield Statement("leases.alive", self.dialect.sql(ALIVE), params)
+        if result.rows:
+            raise Locked("the subscriber's row is locked by somebody else")
+        return False
 
     def leave(self, member: Member) -> Operation[None]:
         """Free all leases of a subscriber and forget it."""
@@ -181,18 +192,24 @@ class Leases:
 
     def adopt(self, topic: str, group_id: int) -> Operation[None]:
         """Give the group a place in every partition that it has none in: at its beginning."""
+        yield from self.groups.keep(group_id)
         params = (group_id, group_id, self.dialect.text(topic))
-        yield Statement("leases.adopt", self.dialect.sql(ADOPT), params, sole=True)
+        yield Statement("leases.adopt", self.dialect.sql(ADOPT), params)
 
     def acquire(
         self, member: Member, partition_ids: Sequence[int]
     ) -> Operation[list[tuple[Loaded, Counters]]]:
-        """Take the lease of those partitions that are free and that nobody else is just taking."""
+        """Take the lease of those partitions that are free and that nobody else is just taking.
+
+        The subscriber's own row is locked, so that it is not swept before this is committed.
+        """
         taken: list[int] = []
+        owner = (member.subscriber_id,)
+        if not (yield Statement("leases.own_row", self.dialect.sql(OWN_ROW), owner)).rows:
+            return []
         for run in self._runs(partition_ids):
             source, params = self._keys(member.group_id, run)
             sql = self.dialect.sql(LOCK_FREE.replace("<source>", source))
-            params = [*params, member.subscriber_id]
             result = yield Statement("leases.lock_free", sql, params)
             taken += [row[0] for row in result]
         for run in self._runs(taken):
@@ -415,9 +432,14 @@ REGISTER = """
     INSERT INTO {subscribers} (group_id, heartbeat_at, expires_at, subscriber_name)
     VALUES (?, {now}, {now} + ?, ?)"""
 
+ALIVE = "SELECT id FROM {subscribers} WHERE id = ? AND expires_at > {now}"
+
+OWN_ROW = f"{ALIVE} {{for_update}}"
+
+OWN_ROW_NOW = f"{ALIVE} {{skip_locked}}"
+
 BEAT = """
-    UPDATE {subscribers} SET heartbeat_at = {now}, expires_at = {now} + ?
-    WHERE id = ? AND expires_at > {now}"""
+    UPDATE {subscribers} SET heartbeat_at = {now}, expires_at = {now} + ? WHERE id = ?"""
 
 FREE_ALL = """
     UPDATE {offsets} SET leased_by = 0, epoch = epoch + 1, version = version + 1
@@ -452,7 +474,6 @@ LOCK_FREE = """
     SELECT o.partition_id FROM (<source>) w
     {join} {offsets} o ON o.group_id = w.group_id AND o.partition_id = w.partition_id
     WHERE o.leased_by = 0
-      AND EXISTS (SELECT 1 FROM {subscribers} s WHERE s.id = ? AND s.expires_at > {now})
     ORDER BY o.partition_id {skip_locked}"""
 
 LOAD = """

@@ -41,6 +41,7 @@ class Burial(NamedTuple):
     offset: int
     attempts: int
     error: str
+    failed_at: int
     spare_id: str
     """The copy's id, if another group's letter has the message's own."""
 
@@ -127,7 +128,8 @@ class Letters:
             origin = (burial.partition_id, burial.offset)
             id, error = as_text(found[origin][2]), burial.error[:ERROR_CHARS_MAX]
             copy = (grave.name, burial.key, offset)
-            rows.append((*copy, *origin, burial.attempts, grave.topic, grave.group, id, error))
+            how = (burial.failed_at, burial.attempts)
+            rows.append((*copy, *origin, *how, grave.topic, grave.group, id, error))
         for run in self.dialect.chunks(rows, (len(row[-1]) for row in rows)):
             source, params = self.dialect.given(NOTE_COLUMNS, run)
             sql = self.dialect.sql(NOTE.replace("<source>", source))
@@ -199,7 +201,9 @@ class Letters:
             change, reopened = reopen(place, offsets)
             opened |= {(place.partition_id, offset) for offset in reopened}
             changes.append(change)
-        yield from self.restore([row for row in rows if (row[2], row[3]) in opened], spares)
+        # Once each: a message may have failed twice.
+        unique = {(row[2], row[3]): row for row in rows if (row[2], row[3]) in opened}
+        yield from self.restore(list(unique.values()), spares)
         yield from self.leases.overwrite(group_id, changes)
         yield from self.remove(rows)
         return len(rows)
@@ -253,6 +257,7 @@ def entry_of(grave: Grave, burial: Burial, row: Row) -> Entry:
         "rowmq-id": as_text(id),
         "rowmq-attempts": str(burial.attempts),
         "rowmq-error": burial.error[:HEADER_CHARS_MAX],
+        "rowmq-failed-at": str(burial.failed_at),
         "rowmq-published-at": str(published_at),
     }
     return Entry(
@@ -316,6 +321,7 @@ NOTE_COLUMNS = {
     "message_offset": "bigint",
     "origin_partition_id": "bigint",
     "origin_offset": "bigint",
+    "failed_at": "bigint",
     "attempts": "integer",
     "origin_topic": "text",
     "consumer_group": "text",
@@ -325,9 +331,9 @@ NOTE_COLUMNS = {
 
 NOTE = """
     INSERT INTO {dead_letters} (partition_id, message_offset, origin_partition_id, origin_offset,
-                                attempts, origin_topic, consumer_group, origin_id, error, failed_at)
-    SELECT p.id, w.message_offset, w.origin_partition_id, w.origin_offset, w.attempts,
-           w.origin_topic, w.consumer_group, w.origin_id, w.error, {now}
+                                failed_at, attempts, origin_topic, consumer_group, origin_id, error)
+    SELECT p.id, w.message_offset, w.origin_partition_id, w.origin_offset, w.failed_at, w.attempts,
+           w.origin_topic, w.consumer_group, w.origin_id, w.error
     FROM (<source>) w
     {join} {partitions} p ON p.topic = w.topic AND p.partition_key = w.partition_key"""
 

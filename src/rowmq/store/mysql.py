@@ -32,6 +32,7 @@ class MySQLDialect(Dialect):
     now = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
     rows_max = 250
     join = "STRAIGHT_JOIN"
+    for_share = "LOCK IN SHARE MODE"  # MariaDB has no other
     # Not INSERT IGNORE, which also turns errors of any other kind into silence.
     on_conflict = "ON DUPLICATE KEY UPDATE version = {offsets}.version"
     lock_topic = """
@@ -130,8 +131,10 @@ class MySQLTopics(StepwiseTopics):
             params = [value for advance in run for value in advance]
             yield Statement("topics.advance_partitions", sql, params)
 
-    def fetch(self, name: str, columns: str, spans: Sequence[Span]) -> Operation[Iterable[Row]]:
-        one = FETCH_RANGE.replace("<columns>", columns)
+    def fetch(
+        self, name: str, columns: str, spans: Sequence[Span], *, first: bool = False
+    ) -> Operation[Iterable[Row]]:
+        one = FETCH_RANGE.replace("<first>", FIRST if first else "").replace("<columns>", columns)
         sql = self.dialect.sql(" UNION ALL ".join([one] * len(spans)))
         params = [value for span in spans for value in (span.partition_id, span.first, span.last)]
         return (yield Statement(name, sql, params, sole=True))
@@ -183,7 +186,9 @@ ADVANCE_PARTITIONS = """
 
 FETCH_RANGE = """
     (SELECT <columns> FROM {messages} m
-     WHERE m.partition_id = ? AND m.message_offset BETWEEN ? AND ?)"""
+     WHERE m.partition_id = ? AND m.message_offset BETWEEN ? AND ? <first>)"""
+
+FIRST = "ORDER BY m.message_offset LIMIT 1"
 
 
 class MySQLSchema(Schema):

@@ -143,8 +143,11 @@ class PostgresTopics(Topics):
         columns = partition_columns(by_partition(entries))
         yield Statement("topics.lock_partitions", self.dialect.sql(LOCK_PARTITIONS), columns)
 
-    def fetch(self, name: str, columns: str, spans: Sequence[Span]) -> Operation[Iterable[Row]]:
-        sql = self.dialect.sql(FETCH_RANGES.replace("<columns>", columns))
+    def fetch(
+        self, name: str, columns: str, spans: Sequence[Span], *, first: bool = False
+    ) -> Operation[Iterable[Row]]:
+        template = FETCH_RANGES.replace("<first>", FIRST if first else "")
+        sql = self.dialect.sql(template.replace("<columns>", columns))
         bounds = [list(column) for column in zip(*(span[1:] for span in spans), strict=True)]
         return (yield Statement(name, sql, bounds, sole=True))
 
@@ -298,8 +301,10 @@ FETCH_RANGES = """
     CROSS JOIN LATERAL (
         SELECT * FROM {messages} m
         WHERE m.partition_id = s.partition_id AND m.message_offset BETWEEN s.first AND s.last
-        OFFSET 0 -- a fence: each range is looked up by itself
+        <first> OFFSET 0 -- a fence: each range is looked up by itself
     ) m"""
+
+FIRST = "ORDER BY m.message_offset LIMIT 1"
 
 
 class PostgresLeases(Leases):

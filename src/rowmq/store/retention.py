@@ -1,8 +1,10 @@
 """Garbage collection: what every group has acked, and what is older than its topic's retention.
 
-Collecting is bounded: a batch of messages in a transaction, as many transactions as it takes. It
-holds the topic's lock, which keeps out whoever could want a message back (a new group, a seek, a
-redrive), and only for a moment the counters of the partitions it shortens.
+First it is found what may go, without any lock; then that is deleted, a batch in a transaction.
+Each batch holds the topic's lock, which keeps out whoever could want a message back (a new group, a
+seek, a redrive), and asks again whether it may go. The counters of the partitions it shortens are
+locked without waiting: one that is just being published to is left out, and may be waited for
+afterwards, holding nothing else.
 
 Retention is the one thing that takes a message from a group that has not acked it. It is counted in
 the group's row, and told to the caller.
@@ -11,28 +13,26 @@ the group's row, and told to the caller.
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from rowmq.progress import Progress
+from rowmq.progress import Progress, State
 from rowmq.store.dialect import Dialect, as_text
 from rowmq.store.groups import Groups
-from rowmq.store.leases import Change, Leases
+from rowmq.store.leases import Change, Leases, Loaded
 from rowmq.store.statement import Operation, Statement
 from rowmq.store.topics import Span, Topics
 
-__all__ = ["BATCH", "Collected", "Retention"]
+__all__ = ["Collected", "Retention", "batches"]
 
-BATCH = 1_000
-"""How many messages one transaction collects."""
-
-PARTITIONS_MAX = 200
-"""Of how many partitions."""
+MESSAGES_MAX = 1_000
+PARTITIONS_MAX = 100
+"""How many messages, and of how many partitions, one transaction collects."""
 
 
 class Collected(NamedTuple):
-    """What one batch came to: messages, whether there is more, and what groups lost to age."""
+    """What a batch came to: messages, what was busy and left out, and what groups lost to age."""
 
-    messages: int
-    more: bool
-    expired: Mapping[str, int]
+    messages: int = 0
+    busy: Sequence[Span] = ()
+    expired: Mapping[str, int] = {}
 
 
 class Retention:
@@ -44,128 +44,204 @@ class Retention:
         self.groups = groups
         self.leases = leases
 
-    def collect(self, topic: str, *, patient: bool) -> Operation[Collected]:
-        """Collect one batch. `patient` waits for partitions that are just being published to."""
-        yield from self.groups.lock(topic)
-        acked = yield from self.acked_spans(topic)
-        if acked:
-            messages = yield from self.delete(acked, patient=patient)
-            return Collected(messages, more=True, expired={})
-        given_back = yield from self.collect_given_back(topic)
-        if given_back:
-            return Collected(given_back, more=True, expired={})
-        old = yield from self.old_spans(topic)
-        if old:
-            locked = yield from self.lock(old, patient=patient)
-            expired = yield from self.expire(topic, locked)
-            messages = yield from self.delete_locked(locked)
-            return Collected(messages, more=True, expired=expired)
-        return Collected(0, more=False, expired={})
-
     # --- what may go ----------------------------------------------------------------------------
 
-    def acked_spans(self, topic: str) -> Operation[list[Span]]:
-        """What every group has acked, of some partitions, a batch of it."""
-        params = (self.dialect.text(topic), PARTITIONS_MAX)
-        result = yield Statement("retention.acked", self.dialect.sql(ACKED), params)
-        return bounded([Span("", id, first, int(floor)) for id, first, floor in result])
+    def find_acked(self, topic: str) -> Operation[list[Span]]:
+        """What every group has acked."""
+        params = (self.dialect.text(topic),)
+        sql = self.dialect.sql(ACKED.replace("<these>", ""))
+        result = yield Statement("retention.acked", sql, params, sole=True)
+        return [Span("", id, first, int(floor)) for id, first, floor in result]
 
-    def old_spans(self, topic: str) -> Operation[list[Span]]:
-        """What is older than the topic's retention, of some partitions, a batch of it."""
-        params: tuple[object, ...] = (self.dialect.text(topic),)
-        result = yield Statement("retention.limit", self.dialect.sql(LIMIT), params)
-        if not result.rows or result.rows[0][0] is None:
+    def find_old(self, topic: str) -> Operation[list[Span]]:
+        """What is older than the topic's retention."""
+        oldest = yield from self.oldest(topic)
+        if oldest is None:
             return []
-        retention_us, now = result.rows[0]
-        oldest = now - retention_us
-        sql = self.dialect.sql(OLD)
-        result = yield Statement("retention.old", sql, (*params, oldest, PARTITIONS_MAX))
+        params = (self.dialect.text(topic), oldest)
+        result = yield Statement("retention.old", self.dialect.sql(OLD), params, sole=True)
         spans = [Span(as_text(key), id, first, after - 1) for id, key, first, after in result]
         young = yield from self.topics.spans_since(spans, oldest)
         first = {span.partition_id: span.first for span in young}
-        return bounded([s._replace(last=first.get(s.partition_id, s.last + 1) - 1) for s in spans])
+        cut = [s._replace(last=first.get(s.partition_id, s.last + 1) - 1) for s in spans]
+        return [span for span in cut if span.first <= span.last]
 
-    def collect_given_back(self, topic: str) -> Operation[int]:
-        """Collect what was put back for one group, once that has acked it."""
-        params = (self.dialect.text(topic), BATCH)
-        result = yield Statement("retention.given_back", self.dialect.sql(GIVEN_BACK), params)
-        for id, offset in result:
-            yield from self.delete_span(Span("", id, offset, offset))
-        return len(result)
+    def find_given_back(self, topic: str, *, old: bool) -> Operation[list[Span]]:
+        """What was put back below the log for a group that has acked it by now; or, if it is
+        `old`, has not.
+        """
+        oldest = (yield from self.oldest(topic)) if old else None
+        if old and oldest is None:
+            return []
+        params: list[object] = [self.dialect.text(topic)]
+        condition = "m.published_at < ?" if old else WANTED_BY_NOBODY
+        params += [oldest] if old else []
+        sql = self.dialect.sql(GIVEN_BACK.replace("<condition>", condition))
+        result = yield Statement("retention.given_back", sql, params, sole=True)
+        return [Span("", id, offset, offset) for id, offset in result]
+
+    def oldest(self, topic: str) -> Operation[int | None]:
+        """Before when messages of a topic are too old; None if they never are."""
+        params = (self.dialect.text(topic),)
+        sql = self.dialect.sql(LIMIT)
+        result = yield Statement("retention.limit", sql, params, sole=True)
+        if not result.rows or result.rows[0][0] is None:
+            return None
+        retention_us, now = result.rows[0]
+        return int(now - retention_us)
 
     # --- letting go -----------------------------------------------------------------------------
 
-    def delete(self, spans: Sequence[Span], *, patient: bool) -> Operation[int]:
-        """Delete spans of those partitions whose counters can be locked."""
-        locked = yield from self.lock(spans, patient=patient)
-        return (yield from self.delete_locked(locked))
+    def collect_acked(
+        self, topic: str, spans: Sequence[Span], *, patient: bool
+    ) -> Operation[Collected]:
+        """Collect spans, as far as every group has acked them now. `patient` waits for those that
+        are being published to, before it locks anything else.
+        """
+        locked = (yield from self.lock(spans, patient=True)) if patient else []
+        if not (yield from self.groups.lock(topic)):
+            return Collected()
+        if not patient:
+            locked = yield from self.lock(spans, patient=False)
+        floors = yield from self.floors(topic, locked)
+        acked = [
+            span._replace(last=min(span.last, floors.get(span.partition_id, 0))) for span in locked
+        ]
+        messages = yield from self.shorten([span for span in acked if span.first <= span.last])
+        return Collected(messages, [span for span in spans if span not in locked])
+
+    def collect_old(self, topic: str, spans: Sequence[Span]) -> Operation[Collected]:
+        """Collect spans that are too old, whoever still wanted them."""
+        if not (yield from self.groups.lock(topic)):
+            return Collected()
+        locked = yield from self.lock(spans, patient=False)
+        expired = yield from self.expire(topic, locked, below=False)
+        messages = yield from self.shorten(locked)
+        busy = [span for span in spans if span not in locked]
+        return Collected(messages, busy, expired)
+
+    def collect_given_back(
+        self, topic: str, spans: Sequence[Span], *, old: bool
+    ) -> Operation[Collected]:
+        """Collect what was put back below the log, unless a group wants it (still, or again)."""
+        if not (yield from self.groups.lock(topic)):
+            return Collected()
+        expired: Mapping[str, int] = {}
+        if old:
+            expired = yield from self.expire(topic, spans, below=True)
+        else:
+            again = yield from self.find_given_back(topic, old=False)
+            spans = [span for span in spans if span in set(again)]
+        messages = 0
+        for span in spans:
+            messages += yield from self.delete(span)
+        return Collected(messages, (), expired)
 
     def lock(self, spans: Sequence[Span], *, patient: bool) -> Operation[list[Span]]:
         """Lock the counters of the spans' partitions; `patient` waits, else they are left out."""
         source, params = self.dialect.given({"id": "bigint"}, [(s.partition_id,) for s in spans])
         template = LOCK.replace("<source>", source)
-        lock = "{for_update}" if patient else "{skip_locked}"
-        sql = self.dialect.sql(template.replace("<lock>", lock))
-        result = yield Statement("retention.lock", sql, params)
+        sql = template.replace("<lock>", "{for_update}" if patient else "{skip_locked}")
+        result = yield Statement("retention.lock", self.dialect.sql(sql), params)
         locked = {row[0] for row in result}
         return [span for span in spans if span.partition_id in locked]
 
-    def delete_locked(self, spans: Sequence[Span]) -> Operation[int]:
-        for span in spans:
-            yield from self.delete_span(span)
-            params = (span.last + 1, span.last + 1, span.partition_id)
-            yield Statement("retention.shorten", self.dialect.sql(SHORTEN), params)
-        return sum(span.last - span.first + 1 for span in spans)
+    def floors(self, topic: str, spans: Sequence[Span]) -> Operation[dict[int, int]]:
+        """How far every group has acked the spans' partitions."""
+        if not spans:
+            return {}
+        these = f"AND p.id IN ({', '.join('?' * len(spans))})"
+        params = [self.dialect.text(topic), *(span.partition_id for span in spans)]
+        sql = self.dialect.sql(ACKED.replace("<these>", these))
+        result = yield Statement("retention.floors", sql, params)
+        return {id: int(floor) for id, _, floor in result}
 
-    def delete_span(self, span: Span) -> Operation[None]:
+    def shorten(self, spans: Sequence[Span]) -> Operation[int]:
+        """Delete the beginnings of logs, whose counters are locked."""
+        messages = 0
+        for span in spans:
+            messages += yield from self.delete(span)
+            params = (span.last + 1, span.last + 1, span.partition_id, span.last + 1)
+            yield Statement("retention.shorten", self.dialect.sql(SHORTEN), params)
+        return messages
+
+    def delete(self, span: Span) -> Operation[int]:
+        """Delete a span. How many messages there were."""
         params = (span.partition_id, span.first, span.last)
+        result = yield Statement("retention.count", self.dialect.sql(COUNT), params)
         yield Statement("retention.delete", self.dialect.sql(DELETE), params)
         yield Statement("retention.forget_letters", self.dialect.sql(FORGET_LETTERS), params)
+        return int(result.rows[0][0])
 
-    def expire(self, topic: str, spans: Sequence[Span]) -> Operation[dict[str, int]]:
+    # --- what groups lose -----------------------------------------------------------------------
+
+    def expire(
+        self, topic: str, spans: Sequence[Span], *, below: bool
+    ) -> Operation[dict[str, int]]:
         """Take every group past spans. How many messages each had not acked."""
         expired: dict[str, int] = {}
         params = (self.dialect.text(topic),)
         groups = yield Statement("retention.groups", self.dialect.sql(GROUPS), params)
         for group_id, name in groups:
-            lost = yield from self.skip(group_id, spans)
+            lost = yield from self.pass_by(group_id, spans, below=below)
             if lost:
                 expired[as_text(name)] = lost
                 sql = self.dialect.sql(COUNT_EXPIRED)
-                yield Statement("retention.count", sql, (lost, group_id))
+                yield Statement("retention.count_expired", sql, (lost, group_id))
         return expired
 
-    def skip(self, group_id: int, spans: Sequence[Span]) -> Operation[int]:
-        """Take a group past spans. How many messages it had not acked."""
-        places = yield from self.leases.load(group_id, [span.partition_id for span in spans])
+    def pass_by(self, group_id: int, spans: Sequence[Span], *, below: bool) -> Operation[int]:
+        """Take a group past spans, which lie `below` the log or are its beginning."""
+        ids = sorted({span.partition_id for span in spans})
+        places = yield from self.leases.load(group_id, ids)
         known = {place.partition_id: place for place in places}
         changes, lost = [], 0
-        for span in spans:
-            place = known.get(span.partition_id)
-            if place is None:  # it has not come here yet, and so begins after the span
-                lost += span.last - span.first + 1
-                continue
-            progress = Progress.restored(place.stored)
-            missed = progress.skip_to(span.last + 1)
-            if missed or progress.stored() != place.stored:
+        for id in ids:
+            mine = [span for span in spans if span.partition_id == id]
+            place = known.get(id)
+            if place is not None:
+                change, missed = passed(place, mine, below=below)
+                changes += [] if change is None else [change]
                 lost += missed
-                moved = (place.partition_id, place.epoch, place.version)
-                changes.append(Change(*moved, place.stored, progress.stored()))
+            elif not below:  # it has not come here yet, and begins after the span
+                lost += sum(span.last - span.first + 1 for span in mine)
         yield from self.leases.overwrite(group_id, changes)
         return lost
 
 
-def bounded(spans: Sequence[Span]) -> list[Span]:
-    """The first spans, cut where they hold a batch together."""
-    kept = []
-    room = BATCH
+def passed(place: Loaded, spans: Sequence[Span], *, below: bool) -> tuple[Change | None, int]:
+    """A place taken past spans, if that changes it, and how many messages were not acked."""
+    progress, lost = Progress.restored(place.stored), 0
     for span in spans:
-        if span.last < span.first or room <= 0:
+        if not below:
+            lost += progress.skip_to(span.last + 1)
             continue
-        last = min(span.last, span.first + room - 1)
-        kept.append(span._replace(last=last))
-        room -= last - span.first + 1
-    return kept
+        known = progress.at(span.first)
+        if known is not None and known.state is not State.ACKED:
+            progress.ack(span.first, span.first)
+            lost += 1
+    after = progress.stored()
+    if after == place.stored:
+        return None, lost
+    change = Change(place.partition_id, place.epoch, place.version, place.stored, after)
+    return change, lost
+
+
+def batches(spans: Sequence[Span]) -> list[list[Span]]:
+    """Spans in batches, each for one transaction; long ones are cut."""
+    found: list[list[Span]] = [[]]
+    room = MESSAGES_MAX
+    for span in spans:
+        rest = span
+        while rest.first <= rest.last:
+            if room <= 0 or len(found[-1]) >= PARTITIONS_MAX:
+                found.append([])
+                room = MESSAGES_MAX
+            last = min(rest.last, rest.first + room - 1)
+            found[-1].append(rest._replace(last=last))
+            room -= last - rest.first + 1
+            rest = rest._replace(first=last + 1)
+    return [batch for batch in found if batch]
 
 
 # A group without a place in a partition stands at its beginning.
@@ -174,10 +250,10 @@ ACKED = """
     FROM {partitions} p
     JOIN {groups} g ON g.topic = p.topic
     LEFT JOIN {offsets} o ON o.group_id = g.id AND o.partition_id = p.id
-    WHERE p.topic = ?
+    WHERE p.topic = ? <these>
     GROUP BY p.id, p.first_offset
     HAVING MIN(COALESCE(o.offset_acked, p.first_offset - 1)) >= p.first_offset
-    ORDER BY p.id LIMIT ?"""
+    ORDER BY p.id"""
 
 LIMIT = "SELECT retention_us, {now} FROM {topics} WHERE topic = ?"
 
@@ -185,21 +261,27 @@ OLD = """
     SELECT p.id, p.partition_key, p.first_offset, p.next_offset
     FROM {partitions} p
     {join} {messages} m ON m.partition_id = p.id AND m.message_offset = p.first_offset
-    WHERE p.topic = ? AND m.published_at < ? ORDER BY p.id LIMIT ?"""
+    WHERE p.topic = ? AND m.published_at < ? ORDER BY p.id"""
 
 GIVEN_BACK = """
     SELECT m.partition_id, m.message_offset
     FROM {partitions} p
     {join} {messages} m ON m.partition_id = p.id AND m.message_offset < p.first_offset
-    WHERE p.topic = ? AND NOT EXISTS (
+    WHERE p.topic = ? AND <condition>
+    ORDER BY m.partition_id, m.message_offset"""
+
+WANTED_BY_NOBODY = """NOT EXISTS (
         SELECT 1 FROM {groups} g
         JOIN {offsets} o ON o.group_id = g.id AND o.partition_id = p.id
         WHERE g.topic = p.topic AND o.offset_acked < m.message_offset
-    ) LIMIT ?"""
+    )"""
 
 LOCK = """
     SELECT p.id FROM (<source>) w {join} {partitions} p ON p.id = w.id
     ORDER BY p.id <lock>"""
+
+COUNT = """
+    SELECT COUNT(*) FROM {messages} WHERE partition_id = ? AND message_offset BETWEEN ? AND ?"""
 
 DELETE = """
     DELETE FROM {messages} WHERE partition_id = ? AND message_offset BETWEEN ? AND ?"""
@@ -207,12 +289,12 @@ DELETE = """
 FORGET_LETTERS = """
     DELETE FROM {dead_letters} WHERE partition_id = ? AND message_offset BETWEEN ? AND ?"""
 
-# An empty log has no largest message.
+# An empty log has no largest message. Another collection may have come further meanwhile.
 SHORTEN = """
     UPDATE {partitions}
     SET first_offset = ?,
         largest_bytes = CASE WHEN next_offset = ? THEN 0 ELSE largest_bytes END
-    WHERE id = ?"""
+    WHERE id = ? AND first_offset < ?"""
 
 GROUPS = "SELECT id, consumer_group FROM {groups} WHERE topic = ? ORDER BY id"
 

@@ -33,7 +33,7 @@ class SQLiteDialect(Dialect):
     now = "(CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000)"
     rows_max = 100  # far from the limits: 500 SELECTs under UNION ALL, 32,766 variables
     join = "CROSS JOIN"  # which SQLite never reorders
-    for_update = skip_locked = ""
+    for_update = for_share = skip_locked = ""
 
     def placeholders(self, sql: str) -> str:
         return sql
@@ -92,9 +92,13 @@ class SQLiteTopics(StepwiseTopics):
         for id, next_offset, largest in advances:
             yield Statement("topics.advance_partition", sql, (next_offset, largest, id))
 
-    def fetch(self, name: str, columns: str, spans: Sequence[Span]) -> Operation[Iterable[Row]]:
+    def fetch(
+        self, name: str, columns: str, spans: Sequence[Span], *, first: bool = False
+    ) -> Operation[Iterable[Row]]:
         rows: list[Row] = []
-        sql = self.dialect.sql(FETCH_RANGE.replace("<columns>", columns))
+        sql = self.dialect.sql(
+            FETCH_RANGE.replace("<first>", FIRST if first else "").replace("<columns>", columns)
+        )
         for span in spans:
             bounds = (span.partition_id, span.first, span.last)
             rows.extend((yield Statement(name, sql, bounds, sole=True)))
@@ -123,7 +127,9 @@ ADVANCE_PARTITION = """
 
 FETCH_RANGE = """
     SELECT <columns> FROM {messages} m
-    WHERE m.partition_id = ? AND m.message_offset BETWEEN ? AND ?"""
+    WHERE m.partition_id = ? AND m.message_offset BETWEEN ? AND ? <first>"""
+
+FIRST = "ORDER BY m.message_offset LIMIT 1"
 
 
 class SQLiteSchema(Schema):

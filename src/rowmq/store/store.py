@@ -8,6 +8,7 @@ from rowmq.store.leases import Leases
 from rowmq.store.letters import Letters
 from rowmq.store.retention import Retention
 from rowmq.store.schema import Schema
+from rowmq.store.seeking import Seeking
 from rowmq.store.topics import Topics
 
 __all__ = ["Store", "store_of"]
@@ -22,6 +23,7 @@ class Store(msgspec.Struct, frozen=True):
     leases: Leases
     letters: Letters
     retention: Retention
+    seeking: Seeking
     schema: Schema
 
 
@@ -33,4 +35,5 @@ def store_of(
     owned = leases(dialect, topics, groups)
     letters = Letters(dialect, topics, groups, owned)
     retention = Retention(dialect, topics, groups, owned)
-    return Store(dialect, topics, groups, owned, letters, retention, schema)
+    seeking = Seeking(dialect, topics, groups, owned)
+    return Store(dialect, topics, groups, owned, letters, retention, seeking, schema)

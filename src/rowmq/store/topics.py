@@ -209,23 +209,23 @@ class Topics(ABC):
     def spans_since(self, spans: Sequence[Span], since: int) -> Operation[list[Span]]:
         """Each span from its first message published at or after a time, found by halving.
 
-        Offsets have no gaps and times rise with them, so some twenty point look-ups, all
-        partitions together in each, stand for a scan of the log.
+        Times rise with the offsets, so some twenty point look-ups, all partitions together in each,
+        stand for a scan of the log. Where messages were deleted, the next one is looked at.
         """
         low = {span.partition_id: span.first for span in spans}
         high = {span.partition_id: span.last + 1 for span in spans}
         while searched := [span for span in spans if low[span[1]] < high[span[1]]]:
             middle = {s.partition_id: (low[s[1]] + high[s[1]]) // 2 for s in searched}
-            points = [Span(s.key, s.partition_id, middle[s[1]], middle[s[1]]) for s in searched]
-            later: set[int] = set()
+            points = [s._replace(first=middle[s[1]]) for s in searched]
+            earlier: set[int] = set()
             for run in self.dialect.chunks(points, (ROW_OVERHEAD_BYTES for _ in points)):
                 times = yield from self.fetch_times(run)
-                later |= {row[0] for row in times if row[1] >= since}
+                earlier |= {row[0] for row in times if row[1] < since}
             for id, offset in middle.items():
-                if id in later:
-                    high[id] = offset
-                else:
+                if id in earlier:
                     low[id] = offset + 1
+                else:
+                    high[id] = offset
         return [span._replace(first=low[span[1]]) for span in spans if low[span[1]] <= span.last]
 
     def fetch_ranges(self, spans: Sequence[Span]) -> Operation[Iterable[Row]]:
@@ -233,8 +233,8 @@ class Topics(ABC):
         return self.fetch("topics.read", MESSAGE_COLUMNS, spans)
 
     def fetch_times(self, spans: Sequence[Span]) -> Operation[Iterable[Row]]:
-        """Partition id and publishing time of the messages of many spans, in any order."""
-        return self.fetch("topics.times", "m.partition_id, m.published_at", spans)
+        """Partition id and publishing time of the first message of each span, in any order."""
+        return self.fetch("topics.times", "m.partition_id, m.published_at", spans, first=True)
 
     def fetch_sizes(self, spans: Sequence[Span]) -> Operation[Iterable[Row]]:
         """Partition id, offset and payload size of the messages of many spans, in any order."""
@@ -242,8 +242,10 @@ class Topics(ABC):
         return self.fetch("topics.sizes", columns, spans)
 
     @abstractmethod
-    def fetch(self, name: str, columns: str, spans: Sequence[Span]) -> Operation[Iterable[Row]]:
-        """Columns of the messages `m` of many spans, in any order."""
+    def fetch(
+        self, name: str, columns: str, spans: Sequence[Span], *, first: bool = False
+    ) -> Operation[Iterable[Row]]:
+        """Columns of the messages `m` of many spans, or of the first of each, in any order."""
 
     # --- list and configure ---------------------------------------------------------------------
 

@@ -179,13 +179,12 @@ class Holding:
             return []
         return [first._replace(last=following)]
 
-    def next_due(self, now: int) -> int | None:
-        """When something that waits will be due; what a living handler has does not count."""
+    def next_due(self, after: int) -> int | None:
+        """When the first of those that wait is due, after a time."""
         times = [
             known.until
             for known in self.progress.ranges
-            if known.state is not State.ACKED
-            and (known.until > now or any(True for _ in self.without_held(known)))
+            if known.state is not State.ACKED and known.until > after
         ]
         return min(times, default=None)
 

@@ -50,6 +50,7 @@ class Polling:
         self.again = False
         """Whether something has changed that makes another look worth while, at once."""
         self._served = 0
+        self._planned_at = 0
         self._empty_looks = 0
 
     def poll(self, limit: int, timeout: float | None) -> Steps[list[Any]]:
@@ -80,16 +81,16 @@ class Polling:
             yield from subscription.sharing.tend(member)
         yield from subscription.mend()
         look = time.monotonic() - self.found_at > FRESH_SECONDS
-        if look and not (subscription.leases.finds_more and subscription.clock.heard):
+        looked = look and not (subscription.leases.finds_more and subscription.clock.heard)
+        if looked:
             yield from self._find(member)
-            look = False
         plan = self._plan(limit)
-        if not plan and not self.again:
+        if not plan and not looked:
             yield from self._find(member)
-            look, plan = False, self._plan(limit)
-        if subscription.expired:
+            looked, plan = True, self._plan(limit)
+        if not plan or subscription.expired:
             return []
-        return (yield from self._deliver(plan, look=look)) if plan else []
+        return (yield from self._deliver(plan, look=look and not looked))
 
     def _find(self, member: Member) -> Steps[None]:
         """Look for work."""
@@ -102,6 +103,7 @@ class Polling:
     def _plan(self, limit: int) -> "list[Portion]":
         """What to deliver from where, and what to give up, from what is remembered."""
         subscription, options = self.subscription, self.subscription.options
+        self._planned_at = subscription.clock.now()
         portions: dict[int, Portion] = {}
         wants: dict[int, int] = {}
         for id in self._in_turn():
@@ -133,7 +135,7 @@ class Polling:
             subscription.lively.discard(holding.id)
         if not holding.lively or holding.draining or holding.doubtful:
             return None
-        now = subscription.clock.now()
+        now = self._planned_at
         subscription.forget(holding.expire(now))
         ready = holding.ready(now, strict=options.strict)
         spent = [known for known in ready if known.attempts and exhausted(known, options)]
@@ -150,7 +152,7 @@ class Polling:
             portion.holding.unanswered = list(portion.ready)
             for known in portion.ready:
                 draft.progress.deliver(known.first, known.last, until=until)
-            burials += give_up(draft, portion.spent, options)
+            burials += give_up(draft, portion.spent, options, now=self._planned_at)
             drafts.append(draft)
         spans = [span for portion in plan for span in portion.spans()]
         try:
@@ -245,11 +247,17 @@ class Polling:
         self._empty_looks = min(self._empty_looks + 1, 30)
         pause = min(longest, PAUSE_SECONDS_FIRST * PAUSE_GROWTH**self._empty_looks)
         pause *= random.uniform(0.75, 1.0)  # never in step with others
-        now = subscription.clock.now()
-        times = [subscription.holdings[id].next_due(now) for id in subscription.lively]
-        due = min((moment - now for moment in times if moment is not None), default=None)
+        # What was due when this was planned, and may not be delivered, is not waited for.
+        due = min(
+            (
+                moment
+                for id in subscription.lively
+                if (moment := subscription.holdings[id].next_due(self._planned_at)) is not None
+            ),
+            default=None,
+        )
         if due is not None:
-            pause = min(pause, max(due / 1_000_000, 0.001))
+            pause = min(pause, max((due - subscription.clock.now()) / 1_000_000, 0.001))
         return max(0.0, min(pause, subscription.sharing.due_at - time.monotonic()))
 
 
@@ -274,7 +282,7 @@ class Portion:
         return (offset for known in self.ready for offset in range(known.first, known.last + 1))
 
 
-def give_up(draft: Draft, spent: Iterable[Range], options: Options) -> list[Burial]:
+def give_up(draft: Draft, spent: Iterable[Range], options: Options, *, now: int) -> list[Burial]:
     """Settle what has had all its attempts, and say so."""
     burials = []
     for known in spent:
@@ -282,5 +290,6 @@ def give_up(draft: Draft, spent: Iterable[Range], options: Options) -> list[Buri
         error = unsettled_error(known, options)
         for offset in range(known.first, known.last + 1):
             holding = draft.holding
-            burials.append(Burial(holding.id, holding.key, offset, known.attempts, error, new_id()))
+            how = (known.attempts, error, now, new_id())
+            burials.append(Burial(holding.id, holding.key, offset, *how))
     return burials if options.buries else []

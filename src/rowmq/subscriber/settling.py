@@ -98,17 +98,23 @@ class Settling:
     def _finish(
         self, settlements: Sequence[Settlement], outcomes: Sequence[Exception | None]
     ) -> None:
+        """Forget what is settled, and wake whoever waits in a poll if it could go on now."""
+        subscription, options = self.subscription, self.subscription.options
+        wake = options.strict or subscription.full
         for settlement, outcome in zip(settlements, outcomes, strict=True):
             token, holding = settlement.token, settlement.token.holding
             if settlement.kind is Kind.EXTEND and outcome is None:
                 continue
             if holding.tokens.get(token.offset) is token:
                 del holding.tokens[token.offset]
-                self.subscription.forget([token])
+                subscription.forget([token])
             if holding.draining and not holding.tokens:
-                self.subscription.sharing.due_at = 0.0
-            if settlement.kind is Kind.NACK and holding.id in self.subscription.holdings:
-                self.subscription.lively.add(holding.id)
+                subscription.sharing.due_at = 0.0
+            if settlement.kind is Kind.NACK and holding.id in subscription.holdings:
+                subscription.lively.add(holding.id)
+                wake = True
+        if wake:
+            subscription.flavour.wake()
 
     def settle_within(self, settlements: Sequence[Settlement]) -> Operation[None]:
         """Settle in a transaction of the caller's: from what the database holds, not from what is
@@ -196,7 +202,7 @@ def apply(
     if not options.buries:
         return []
     error = settlement.error or last_error or f"{settlement.kind.value}ed without an error"
-    return [Burial(token.holding.id, token.holding.key, offset, attempt, error, new_id())]
+    return [Burial(token.holding.id, token.holding.key, offset, attempt, error, now, new_id())]
 
 
 def retry_delay(delay: float | None, attempt: int, options: Options) -> float | None:

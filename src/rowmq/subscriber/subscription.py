@@ -145,6 +145,12 @@ class Subscription:
         finally:
             self.flavour.lock.release()
 
+    @property
+    def full(self) -> bool:
+        """Whether as much is in flight as may be."""
+        options = self.options
+        return self.in_flight >= options.max_in_flight or self.in_flight_bytes >= options.max_bytes
+
     # --- being a member -------------------------------------------------------------------------
 
     def join(self, *, start: str | None = None) -> Steps[Member]:

@@ -23,7 +23,8 @@ def test_what_waits_after_a_nack_waits_at_the_next_owner_too() -> None:
     held = holding(next_offset=3, stored=Stored(0, 1, 2, 0, 0, rows))
     assert offsets(held.ready(now=499, strict=False)) == [2]
     assert offsets(held.ready(now=500, strict=False)) == [1, 2]
-    assert held.next_due(now=0) == 500
+    assert held.next_due(after=0) == 500
+    assert held.next_due(after=500) is None
 
 
 def test_strict_order_waits_for_what_is_in_flight_or_delayed() -> None:
@@ -44,7 +45,6 @@ def test_a_strict_handler_that_lives_keeps_its_message_beyond_its_visibility() -
     held.progress.deliver(1, 1, until=100)
     delivery = hand_out(held, 1, strict=True)
     assert held.ready(now=1_000, strict=True) == []
-    assert held.next_due(now=1_000) is None
     assert held.expire(now=1_000) == []
     del delivery
     assert offsets(held.ready(now=1_000, strict=True)) == [1]
