@@ -20,9 +20,9 @@ from rowmq.store.leases import Change, Leases, Loaded
 from rowmq.store.statement import Operation, Statement
 from rowmq.store.topics import Span, Topics
 
-__all__ = ["Collected", "Retention", "batches"]
+__all__ = ["BATCH", "Collected", "Retention", "batches"]
 
-MESSAGES_MAX = 1_000
+BATCH = 1_000
 PARTITIONS_MAX = 100
 """How many messages, and of how many partitions, one transaction collects."""
 
@@ -230,13 +230,13 @@ def passed(place: Loaded, spans: Sequence[Span], *, below: bool) -> tuple[Change
 def batches(spans: Sequence[Span]) -> list[list[Span]]:
     """Spans in batches, each for one transaction; long ones are cut."""
     found: list[list[Span]] = [[]]
-    room = MESSAGES_MAX
+    room = BATCH
     for span in spans:
         rest = span
         while rest.first <= rest.last:
             if room <= 0 or len(found[-1]) >= PARTITIONS_MAX:
                 found.append([])
-                room = MESSAGES_MAX
+                room = BATCH
             last = min(rest.last, rest.first + room - 1)
             found[-1].append(rest._replace(last=last))
             room -= last - rest.first + 1
