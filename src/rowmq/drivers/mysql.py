@@ -30,7 +30,8 @@ SETTINGS = (
     "SESSION innodb_lock_wait_timeout = %s"
 )
 PACKET = "SELECT @@max_allowed_packet"
-PACKET_ROOM_BYTES = 1024
+PACKET_ROOM_BYTES = 32 * 1024
+"""What a statement leaves free: a message that fits must also fit as a dead letter."""
 
 
 class PyMySQLSession:

@@ -72,6 +72,11 @@ class Dialect(ABC):
     join: ClassVar[str] = "JOIN"
     """A join that keeps the order in which its tables are written, where there is one."""
 
+    by_key: ClassVar[str] = ""
+    """After a table in a join: look rows up by their primary key, however small the table seems. A
+    scan would lock what it reads.
+    """
+
     for_update: ClassVar[str] = "FOR UPDATE"
     """Locks the rows that a SELECT gives; SQLite has one writer and needs nothing."""
 
@@ -105,7 +110,7 @@ class Dialect(ABC):
         self._names |= {"now": self.now, "prefix": prefix, "qualifier": qualifier}
         self._names |= {"join": self.join, "on_conflict": self.on_conflict.format_map(self._names)}
         self._names |= {"for_update": self.for_update, "skip_locked": self.skip_locked}
-        self._names |= {"for_share": self.for_share}
+        self._names |= {"for_share": self.for_share, "by_key": self.by_key}
         self._rendered: dict[str, str] = {}
 
     def qualifier(self, schema: str | None) -> str:

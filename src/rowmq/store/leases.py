@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from rowmq.errors import DatabaseError, Locked
-from rowmq.progress import Range, State, Stored
+from rowmq.progress import Progress, Range, State, Stored
 from rowmq.store.dialect import Dialect, as_text
 from rowmq.store.groups import ADOPT, Groups
 from rowmq.store.statement import Operation, Row, Statement
@@ -69,7 +69,7 @@ class Survey(NamedTuple):
     leased: int
     owned: int
     newest: int
-    """The highest id of any partition: if it rises, there may be new ones."""
+    """The highest id of a partition of the topic: if it rises, there are new ones."""
     free: list[int]
 
 
@@ -170,18 +170,26 @@ class Leases:
         yield Statement("leases.leave", self.dialect.sql(LEAVE), params)
 
     def sweep(self, group_id: int) -> Operation[int]:
-        """Free the leases of subscribers that have expired, and forget those."""
+        """Free the leases of subscribers that have expired, and forget those.
+
+        A place that is locked, by an open transaction of the dead one perhaps, is left for later.
+        """
         result = yield Statement("leases.expired", self.dialect.sql(EXPIRED), (group_id,))
         for (subscriber_id,) in result:
-            yield from self.leave(Member(group_id, subscriber_id))
+            member = Member(group_id, subscriber_id)
+            owned = yield Statement("leases.lock_owned", self.dialect.sql(LOCK_OWNED), member)
+            yield from self.release(member, [row[0] for row in owned])
+            if not (yield Statement("leases.owned", self.dialect.sql(OWNED), member)).rows:
+                yield Statement("leases.leave", self.dialect.sql(LEAVE), (subscriber_id,))
         return len(result)
 
     # --- sharing out ----------------------------------------------------------------------------
 
-    def survey(self, member: Member) -> Operation[Survey]:
+    def survey(self, member: Member, topic: str) -> Operation[Survey]:
         """Who is here, what is free, and what is mine."""
         group_id, subscriber_id = member
-        params = [subscriber_id, subscriber_id, group_id, group_id, subscriber_id, group_id]
+        params: list[Any] = [subscriber_id, subscriber_id, group_id, group_id, subscriber_id]
+        params += [self.dialect.text(topic), group_id]
         sql = self.dialect.sql(SURVEY)
         result = yield Statement("leases.survey", sql, params, sole=True)
         subscribers, rank, alive, expired, leased, owned, newest = map(int, result.rows[0])
@@ -221,8 +229,26 @@ class Leases:
             sql = self.dialect.update_from("{offsets}", source, PLACE, sets | {"touched": "0"})
             yield Statement("leases.acquire", self.dialect.sql(sql), params)
         loaded = yield from self.load(member.group_id, taken)
+        loaded = yield from self.give_back(member.group_id, loaded)
         counters = yield from self.counters(taken)
         return [(place, counters[place.partition_id]) for place in loaded]
+
+    def give_back(self, group_id: int, places: Sequence[Loaded]) -> Operation[list[Loaded]]:
+        """What a former owner delivered is due at once: it cannot be settled any more."""
+        changes, given = [], []
+        for place in places:
+            progress = Progress.restored(place.stored)
+            progress.give_back()
+            after = progress.stored()
+            if after == place.stored:
+                given.append(place)
+                continue
+            changes.append(
+                Change(place.partition_id, place.epoch, place.version, place.stored, after)
+            )
+            given.append(place._replace(version=place.version + 1, stored=after))
+        yield from self.overwrite(group_id, changes, touched=False)
+        return given
 
     def release(self, member: Member, partition_ids: Sequence[int]) -> Operation[None]:
         """Free the lease of partitions that the member owns."""
@@ -248,9 +274,9 @@ class Leases:
 
     # --- looking and loading --------------------------------------------------------------------
 
-    def find(self, member: Member, *, after: int = 0) -> Operation[Found]:
+    def find(self, member: Member, topic: str, *, after: int = 0) -> Operation[Found]:
         """The owned partitions that have something new, by their counters, in one statement."""
-        params = (member.subscriber_id, *member, after, FOUND_MAX)
+        params = (member.subscriber_id, self.dialect.text(topic), *member, after, FOUND_MAX)
         result = yield Statement("leases.find", self.dialect.sql(FIND), params, sole=True)
         return found_of(result)
 
@@ -295,14 +321,14 @@ class Leases:
         changes: Sequence[Change],
         *,
         spans: Sequence[Span],
-        after: int | None = None,
+        find: tuple[str, int] | None = None,
     ) -> Operation[tuple[list[Row], Found | None]]:
         """Write changes, all or none, and fetch messages; `Conflict` if a lease is not as known.
 
-        Gives the messages of the spans; and, where `finds_more`, what `find` would give after a
-        partition, if one is named.
+        Gives the messages of the spans; and, where `finds_more`, what `find` would give for a topic
+        and the partition to begin after, if these are named.
         """
-        del after  # see `finds_more`
+        del find  # see `finds_more`
         yield from self.write(member, changes)
         return (yield from self.fetch(spans)), None
 
@@ -332,15 +358,18 @@ class Leases:
                 raise Conflict("a lease was lost, or its partition was changed by somebody else")
         yield from self.write_ranges(member.group_id, changes)
 
-    def overwrite(self, group_id: int, changes: Sequence[Change]) -> Operation[None]:
-        """Write changes of places that are locked, whoever owns them; the owner will look again.
-
-        The lease stays as it is, and with it whatever is in flight.
+    def overwrite(
+        self, group_id: int, changes: Sequence[Change], *, touched: bool = True
+    ) -> Operation[None]:
+        """Write changes of places that are locked, whoever owns them; if `touched`, the owner will
+        look again. The lease stays as it is, and with it whatever is in flight.
         """
         for run in self._runs(changes):
             rows = [(group_id, change.partition_id, *change.after[:5]) for change in run]
             source, params = self.dialect.given(OVERWRITTEN, rows)
-            sql = self.dialect.update_from("{offsets}", source, PLACE, MOVES | {"touched": "1"})
+            sql = self.dialect.update_from(
+                "{offsets}", source, PLACE, MOVES | {"touched": str(int(touched))}
+            )
             yield Statement("leases.overwrite", self.dialect.sql(sql), params)
         yield from self.write_ranges(group_id, changes)
 
@@ -459,7 +488,7 @@ SURVEY = """
         COALESCE(SUM(CASE WHEN s.expires_at > {now} THEN 0 ELSE 1 END), 0),
         (SELECT COUNT(*) FROM {offsets} o WHERE o.group_id = ? AND o.leased_by > 0),
         (SELECT COUNT(*) FROM {offsets} o WHERE o.group_id = ? AND o.leased_by = ?),
-        (SELECT COALESCE(MAX(id), 0) FROM {partitions})
+        (SELECT COALESCE(MAX(p.id), 0) FROM {partitions} p WHERE p.topic = ?)
     FROM {subscribers} s WHERE s.group_id = ?"""
 
 # What holds messages, and what has something left to deliver: the same, unless a message was given
@@ -472,7 +501,7 @@ LIST_FREE = """
 
 LOCK_FREE = """
     SELECT o.partition_id FROM (<source>) w
-    {join} {offsets} o ON o.group_id = w.group_id AND o.partition_id = w.partition_id
+    {join} {offsets} o {by_key} ON o.group_id = w.group_id AND o.partition_id = w.partition_id
     WHERE o.leased_by = 0
     ORDER BY o.partition_id {skip_locked}"""
 
@@ -480,20 +509,24 @@ LOAD = """
     SELECT o.partition_id, o.leased_by, o.epoch, o.version, o.offset_acked, o.offset_delivered,
            o.tail_first, o.tail_until, o.tail_attempts
     FROM (<source>) w
-    {join} {offsets} o ON o.group_id = w.group_id AND o.partition_id = w.partition_id
+    {join} {offsets} o {by_key} ON o.group_id = w.group_id AND o.partition_id = w.partition_id
     ORDER BY o.partition_id <lock>"""
 
 LOAD_RANGES = """
     SELECT d.partition_id, d.first_offset, d.last_offset, d.state, d.invisible_until, d.attempts,
            d.error
     FROM (<source>) w
-    {join} {delivery_state} d ON d.group_id = w.group_id AND d.partition_id = w.partition_id"""
+    {join} {delivery_state} d {by_key}
+        ON d.group_id = w.group_id AND d.partition_id = w.partition_id
+    {for_share}"""
 
 COUNTERS = """
     SELECT p.id, p.partition_key, p.first_offset, p.next_offset, p.largest_bytes
-    FROM (<source>) w {join} {partitions} p ON p.id = w.id"""
+    FROM (<source>) w {join} {partitions} p {by_key} ON p.id = w.id"""
 
 OWNED = "SELECT partition_id FROM {offsets} WHERE group_id = ? AND leased_by = ?"
+
+LOCK_OWNED = f"{OWNED} ORDER BY partition_id {{skip_locked}}"
 
 IDLE = """
     SELECT o.partition_id FROM {offsets} o {join} {partitions} p ON p.id = o.partition_id
@@ -505,7 +538,8 @@ FIND = """
     SELECT 0 AS partition_id, {now} AS epoch,
            (SELECT COUNT(*) FROM {subscribers} s WHERE s.id = ? AND s.expires_at > {now})
                AS next_offset,
-           (SELECT COALESCE(MAX(id), 0) FROM {partitions}) AS largest_bytes, 0 AS touched
+           (SELECT COALESCE(MAX(p.id), 0) FROM {partitions} p WHERE p.topic = ?) AS largest_bytes,
+           0 AS touched
     UNION ALL
     SELECT * FROM (
         SELECT o.partition_id, o.epoch, p.next_offset, p.largest_bytes, o.touched

@@ -89,7 +89,7 @@ class Letters:
         found: dict[tuple[int, int], Row] = {}
         spans = [Span(key, id, offset, offset) for key, id, offset in places]
         for run in self.dialect.chunks(spans, (0 for _ in spans)):
-            rows = yield from self.topics.fetch_ranges(run)
+            rows = yield from self.topics.fetch_ranges(run, share=True)
             found |= {(row[0], row[1]): row for row in rows}
         return found
 

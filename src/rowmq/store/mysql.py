@@ -32,6 +32,7 @@ class MySQLDialect(Dialect):
     now = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
     rows_max = 250
     join = "STRAIGHT_JOIN"
+    by_key = "FORCE INDEX (PRIMARY)"
     for_share = "LOCK IN SHARE MODE"  # MariaDB has no other
     # Not INSERT IGNORE, which also turns errors of any other kind into silence.
     on_conflict = "ON DUPLICATE KEY UPDATE version = {offsets}.version"
@@ -54,10 +55,12 @@ class MySQLDialect(Dialect):
         self, table: str, source: str, keys: Sequence[str], sets: Mapping[str, str]
     ) -> str:
         changes = ", ".join(f"t.{column} = {value}" for column, value in sets.items())
-        return f"UPDATE ({source}) w STRAIGHT_JOIN {table} t ON {equal(keys)} SET {changes}"
+        joined = f"({source}) w STRAIGHT_JOIN {table} t {self.by_key} ON {equal(keys)}"
+        return f"UPDATE {joined} SET {changes}"
 
     def delete_from(self, table: str, source: str, keys: Sequence[str]) -> str:
-        return f"DELETE t FROM ({source}) w STRAIGHT_JOIN {table} t ON {equal(keys)}"
+        joined = f"({source}) w STRAIGHT_JOIN {table} t {self.by_key} ON {equal(keys)}"
+        return f"DELETE t FROM {joined}"
 
     def upsert_from(
         self, table: str, source: str, keys: Sequence[str], columns: Sequence[str]
@@ -132,9 +135,16 @@ class MySQLTopics(StepwiseTopics):
             yield Statement("topics.advance_partitions", sql, params)
 
     def fetch(
-        self, name: str, columns: str, spans: Sequence[Span], *, first: bool = False
+        self,
+        name: str,
+        columns: str,
+        spans: Sequence[Span],
+        *,
+        first: bool = False,
+        share: bool = False,
     ) -> Operation[Iterable[Row]]:
-        one = FETCH_RANGE.replace("<first>", FIRST if first else "").replace("<columns>", columns)
+        how = f"{FIRST if first else ''} {self.dialect.for_share if share else ''}"
+        one = FETCH_RANGE.replace("<how>", how).replace("<columns>", columns)
         sql = self.dialect.sql(" UNION ALL ".join([one] * len(spans)))
         params = [value for span in spans for value in (span.partition_id, span.first, span.last)]
         return (yield Statement(name, sql, params, sole=True))
@@ -186,7 +196,7 @@ ADVANCE_PARTITIONS = """
 
 FETCH_RANGE = """
     (SELECT <columns> FROM {messages} m
-     WHERE m.partition_id = ? AND m.message_offset BETWEEN ? AND ? <first>)"""
+     WHERE m.partition_id = ? AND m.message_offset BETWEEN ? AND ? <how>)"""
 
 FIRST = "ORDER BY m.message_offset LIMIT 1"
 

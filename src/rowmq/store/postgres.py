@@ -144,7 +144,13 @@ class PostgresTopics(Topics):
         yield Statement("topics.lock_partitions", self.dialect.sql(LOCK_PARTITIONS), columns)
 
     def fetch(
-        self, name: str, columns: str, spans: Sequence[Span], *, first: bool = False
+        self,
+        name: str,
+        columns: str,
+        spans: Sequence[Span],
+        *,
+        first: bool = False,
+        share: bool = False,  # noqa: ARG002 - a snapshot that is too old is an error here
     ) -> Operation[Iterable[Row]]:
         template = FETCH_RANGES.replace("<first>", FIRST if first else "")
         sql = self.dialect.sql(template.replace("<columns>", columns))
@@ -318,17 +324,17 @@ class PostgresLeases(Leases):
         changes: Sequence[Change],
         *,
         spans: Sequence[Span],
-        after: int | None = None,
+        find: tuple[str, int] | None = None,
     ) -> Operation[tuple[list[Row], Found | None]]:
         # Without a statement of its own before it, this is a transaction by itself.
-        rows = yield from self._advance(member, changes, spans=spans, after=after, sole=True)
-        if after is None:
+        rows = yield from self._advance(member, changes, spans=spans, find=find, sole=True)
+        if find is None:
             return [row[1:8] for row in rows if row[0] == FETCHED], None
         found = [(r[1], r[2], r[7], r[8], r[5]) for r in rows if r[0] == FOUND]
         return [row[1:8] for row in rows if row[0] == FETCHED], found_of(found)
 
     def write(self, member: Member, changes: Sequence[Change]) -> Operation[None]:
-        yield from self._advance(member, changes, spans=(), after=None, sole=False)
+        yield from self._advance(member, changes, spans=(), find=None, sole=False)
 
     def _advance(
         self,
@@ -336,7 +342,7 @@ class PostgresLeases(Leases):
         changes: Sequence[Change],
         *,
         spans: Sequence[Span],
-        after: int | None,
+        find: tuple[str, int] | None,
         sole: bool,
     ) -> Operation[Sequence[Row]]:
         moved = [(c.partition_id, c.epoch, c.version, *c.after[:5]) for c in sorted(changes)]
@@ -347,8 +353,8 @@ class PostgresLeases(Leases):
         for rows, width in ((moved, 8), (gone, 2), (put, 7), (wanted, 3)):
             params += columns_of(rows, width)
         params.append(f"{round(self.dialect.lock_timeout * 1000)}ms" if sole else None)
-        sql = self.dialect.sql(ADVANCE if after is None else ADVANCE_AND_FIND)
-        params += [] if after is None else [after]
+        sql = self.dialect.sql(ADVANCE if find is None else ADVANCE_AND_FIND)
+        params += find or ()
         result = yield Statement("leases.advance", sql, params, sole=sole)
         if next(row[1] for row in result if row[0] == FENCED) != len(changes):
             raise Conflict("a lease was lost, or its partition was changed by somebody else")
@@ -365,7 +371,7 @@ FENCED, FETCHED, FOUND = 0, 1, 2
 
 def numbered(find: str) -> str:
     """FIND, with the numbers of ADVANCE for its parameters."""
-    for value in ("$2", "$1", "$2", "$24", str(FOUND_MAX)):
+    for value in ("$2", "$24", "$1", "$2", "$25", str(FOUND_MAX)):
         find = find.replace("?", value, 1)
     return find
 
@@ -385,9 +391,10 @@ ADVANCE = """
         ) AS lock_timeout
     ),
     fenced AS MATERIALIZED (
-        SELECT o.partition_id FROM patience CROSS JOIN wanted w CROSS JOIN LATERAL (
+        SELECT o.partition_id FROM wanted w CROSS JOIN LATERAL (
             SELECT o.partition_id FROM {offsets} o
-            WHERE o.group_id = $1 AND o.partition_id = w.partition_id AND o.leased_by = $2
+            WHERE (SELECT lock_timeout FROM patience) IS NOT NULL
+              AND o.group_id = $1 AND o.partition_id = w.partition_id AND o.leased_by = $2
               AND o.epoch = w.epoch AND o.version = w.version
             FOR UPDATE
         ) o

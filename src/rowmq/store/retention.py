@@ -114,8 +114,9 @@ class Retention:
         """Collect spans that are too old, whoever still wanted them."""
         if not (yield from self.groups.lock(topic)):
             return Collected()
+        # First: a place may have to be waited for, and publishers must not wait with us.
+        expired = yield from self.expire(topic, spans, below=False)
         locked = yield from self.lock(spans, patient=False)
-        expired = yield from self.expire(topic, locked, below=False)
         messages = yield from self.shorten(locked)
         busy = [span for span in spans if span not in locked]
         return Collected(messages, busy, expired)

@@ -93,7 +93,13 @@ class SQLiteTopics(StepwiseTopics):
             yield Statement("topics.advance_partition", sql, (next_offset, largest, id))
 
     def fetch(
-        self, name: str, columns: str, spans: Sequence[Span], *, first: bool = False
+        self,
+        name: str,
+        columns: str,
+        spans: Sequence[Span],
+        *,
+        first: bool = False,
+        share: bool = False,  # noqa: ARG002 - a snapshot that is too old is an error here
     ) -> Operation[Iterable[Row]]:
         rows: list[Row] = []
         sql = self.dialect.sql(

@@ -228,9 +228,11 @@ class Topics(ABC):
                     high[id] = offset
         return [span._replace(first=low[span[1]]) for span in spans if low[span[1]] <= span.last]
 
-    def fetch_ranges(self, spans: Sequence[Span]) -> Operation[Iterable[Row]]:
+    def fetch_ranges(
+        self, spans: Sequence[Span], *, share: bool = False
+    ) -> Operation[Iterable[Row]]:
         """The messages of many spans, in any order."""
-        return self.fetch("topics.read", MESSAGE_COLUMNS, spans)
+        return self.fetch("topics.read", MESSAGE_COLUMNS, spans, share=share)
 
     def fetch_times(self, spans: Sequence[Span]) -> Operation[Iterable[Row]]:
         """Partition id and publishing time of the first message of each span, in any order."""
@@ -243,9 +245,18 @@ class Topics(ABC):
 
     @abstractmethod
     def fetch(
-        self, name: str, columns: str, spans: Sequence[Span], *, first: bool = False
+        self,
+        name: str,
+        columns: str,
+        spans: Sequence[Span],
+        *,
+        first: bool = False,
+        share: bool = False,
     ) -> Operation[Iterable[Row]]:
-        """Columns of the messages `m` of many spans, or of the first of each, in any order."""
+        """Columns of the messages `m` of many spans, or of the first of each, in any order.
+
+        `share` sees what is committed now, also where the caller's transaction reads a snapshot.
+        """
 
     # --- list and configure ---------------------------------------------------------------------
 

@@ -147,11 +147,10 @@ def claim(settlements: Sequence[Settlement]) -> None:
     claimed: list[Token] = []
     for settlement in settlements:
         token = settlement.token
-        if token.claimed:
+        if not token.claim():
             for other in claimed:
-                other.claimed = False
+                other.unclaim()
             raise settled_before(token)
-        token.claimed = True
         claimed.append(token)
 
 
@@ -166,7 +165,7 @@ def conclude(
         token.tentative = token.tentative or outcomes is None
         refused = outcomes is None or outcomes[place] is not None
         if refused or settlement.kind is Kind.EXTEND:
-            token.claimed = False
+            token.unclaim()
 
 
 def acks(deliveries: Iterable[AnyDelivery[Any]]) -> list[Settlement]:

@@ -12,16 +12,20 @@ from typing import Any, NamedTuple
 from rowmq.progress import Progress, Range, State, Stored
 from rowmq.store.leases import Change, Counters, Loaded, Work
 
-__all__ = ["Draft", "Holding", "Token", "cut", "is_open"]
+__all__ = ["Draft", "Holding", "Token", "cut", "is_open", "was_settled"]
+
+
+RANGES_MAX = 5_000
+"""A partition in which so many messages wait, each by itself, gets no new ones for a while."""
 
 
 class Token:
     """One delivery that was handed out: of what, what it costs, and what became of it."""
 
     __slots__ = (
+        "_free",
         "attempt",
         "bytes",
-        "claimed",
         "delivery",
         "held",
         "holding",
@@ -37,14 +41,30 @@ class Token:
         self.delivery: Callable[[], Any] = lambda: None
         self.held = False
         """Whether a handler that has the delivery keeps it invisible: in strict mode."""
-        self.claimed = False
-        """Whether it is settled, or being settled."""
+        self._free = [True]
         self.tentative = False
         """Whether it was settled in a transaction of the caller's, which may not be committed."""
 
     def hand_out(self, delivery: Any, *, held: bool) -> None:
         self.delivery = weakref.ref(delivery)
         self.held = held
+
+    @property
+    def claimed(self) -> bool:
+        """Whether it is settled, or being settled."""
+        return not self._free
+
+    def claim(self) -> bool:
+        """Take it for settling. False if somebody has: of two threads only one gets it."""
+        try:
+            self._free.pop()
+        except IndexError:
+            return False
+        return True
+
+    def unclaim(self) -> None:
+        """It is not settled after all."""
+        self._free = [True]
 
     def alive(self) -> bool:
         """Whether a handler may still be at work on it."""
@@ -86,8 +106,6 @@ class Holding:
         self.lost = False
         self.idle_since: float | None = None
         self.restore(loaded)
-        # What the last owner delivered is nobody's now: it could not be settled any more.
-        self.progress.give_back()
 
     def restore(self, loaded: Loaded) -> None:
         """Take over what the database holds."""
@@ -103,12 +121,13 @@ class Holding:
         lost has reached nobody.
         """
         self.restore(loaded)
-        for unanswered in self.unanswered:
+        for unanswered in self.unanswered:  # which stay so until a write is answered
             self.progress.take_back(unanswered)
-        self.unanswered = []
         gone = [token for token in self.tokens.values() if not is_open(self.progress, token)]
         for token in gone:
             del self.tokens[token.offset]
+            if token.tentative and was_settled(self.progress, token):
+                token.claim()
         return gone
 
     def learn(self, work: Work) -> None:
@@ -158,7 +177,7 @@ class Holding:
         """What can be delivered now, in order: what is due again, then what is new."""
         ranges = list(self.due(now))
         following = self.progress.delivered + 1
-        if following < self.next_offset:
+        if following < self.next_offset and len(self.progress.ranges) < RANGES_MAX:
             ranges.append(Range(following, self.next_offset - 1, State.WAITING))
         return self.only_next(ranges, now) if strict else ranges
 
@@ -210,6 +229,15 @@ def is_open(progress: Progress, token: Token) -> bool:
         and known.state is State.DELIVERED
         and known.attempts == token.attempt
         and token.holding.tokens.get(token.offset, token) is token
+    )
+
+
+def was_settled(progress: Progress, token: Token) -> bool:
+    """Whether a delivery is done with, and not just delivered again."""
+    known = progress.at(token.offset)
+    return known is None or (
+        known.state is not State.DELIVERED
+        and (known.state is State.ACKED or known.attempts == token.attempt)
     )
 
 

@@ -52,6 +52,7 @@ class Polling:
         self._served = 0
         self._planned_at = 0
         self._empty_looks = 0
+        self._unreadable: list[Settlement] = []
 
     def poll(self, limit: int, timeout: float | None) -> Steps[list[Any]]:
         """Deliver up to `limit` messages; wait for the first for as long as `timeout` allows."""
@@ -95,7 +96,8 @@ class Polling:
     def _find(self, member: Member) -> Steps[None]:
         """Look for work."""
         subscription = self.subscription
-        find = partial(subscription.leases.find, member, after=self.after)
+        topic = subscription.options.topic
+        find = partial(subscription.leases.find, member, topic, after=self.after)
         found: Found = yield partial(subscription.flavour.run, find)
         subscription.learn(found)
         yield from subscription.mend()
@@ -103,7 +105,10 @@ class Polling:
     def _plan(self, limit: int) -> "list[Portion]":
         """What to deliver from where, and what to give up, from what is remembered."""
         subscription, options = self.subscription, self.subscription.options
-        self._planned_at = subscription.clock.now()
+        now = self._planned_at = subscription.clock.now()
+        if subscription.full:
+            for id in subscription.lively:
+                subscription.forget(subscription.holdings[id].expire(now))
         portions: dict[int, Portion] = {}
         wants: dict[int, int] = {}
         for id in self._in_turn():
@@ -149,7 +154,7 @@ class Polling:
         drafts, burials = [], []
         for portion in plan:
             draft = portion.holding.draft()
-            portion.holding.unanswered = list(portion.ready)
+            portion.holding.unanswered += portion.ready
             for known in portion.ready:
                 draft.progress.deliver(known.first, known.last, until=until)
             burials += give_up(draft, portion.spent, options, now=self._planned_at)
@@ -161,7 +166,7 @@ class Polling:
             self.again = True
             return []
         self.again = bool(plan) and not spans
-        return (yield from self._hand_out(spans, rows))
+        return self._hand_out(spans, rows)
 
     def _bound(self, plan: "list[Portion]") -> Steps["list[Portion]"]:
         """The plan, cut so that its payloads fit into the bytes that may be in flight.
@@ -185,12 +190,12 @@ class Polling:
             portion.ready = cut(portion.ready, taken)
         return [p for p in plan if p.ready or p.spent]
 
-    def _hand_out(self, spans: Sequence[Span], rows: Iterable[Row]) -> Steps[list[Any]]:
+    def _hand_out(self, spans: Sequence[Span], rows: Iterable[Row]) -> list[Any]:
         """Deliveries of rows; what is not there any more is done with, what does not parse is given
         up.
         """
         found = {(row[0], row[1]): row for row in rows}
-        deliveries, unreadable = [], []
+        deliveries = []
         for span in spans:
             holding = self.subscription.holdings[span.partition_id]
             missing = []
@@ -200,17 +205,26 @@ class Polling:
                     missing.append(offset)
                     continue
                 delivery, error = self._delivery(holding, row)
-                deliveries.append(delivery)
-                if error is not None:
+                if error is None:
+                    deliveries.append(delivery)
+                else:
                     token = holding.tokens[offset]
-                    unreadable.append(Settlement(token, Kind.REJECT, error=error))
+                    self._unreadable.append(Settlement(token, Kind.REJECT, error=error))
             self._pass_over(holding, missing)
-        if unreadable:
-            bad = {id(settlement.token.delivery()) for settlement in unreadable}
-            deliveries = [delivery for delivery in deliveries if id(delivery) not in bad]
-            yield from self.subscription.settling.settle(unreadable)
-            self.again = not deliveries
+        self.again = self.again or (bool(spans) and not deliveries)
         return deliveries
+
+    def reject_unreadable(self) -> Steps[None]:
+        """Give up what did not parse: apart from the poll that found it, which has others to hand
+        out whatever comes of this.
+        """
+        unreadable, self._unreadable = self._unreadable, []
+        if unreadable:
+            try:
+                yield from self.subscription.settling.settle(unreadable)
+            except BaseException:
+                self._unreadable += unreadable
+                raise
 
     def _delivery(self, holding: Holding, row: Row) -> tuple[Any, str | None]:
         offset = row[1]

@@ -15,7 +15,7 @@ from rowmq.progress import Progress, Range
 from rowmq.store.leases import Change, Conflict, Loaded, Member
 from rowmq.store.letters import Burial
 from rowmq.store.statement import Operation
-from rowmq.subscriber.holding import Draft, Holding, Token, is_open
+from rowmq.subscriber.holding import Draft, Holding, Token, is_open, was_settled
 from rowmq.subscriber.options import Options
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class Settling:
                 outcomes.append(stale(token))
                 continue
             if not is_open(holding.progress, token):
-                outcomes.append(void(token))
+                outcomes.append(void(holding.progress, token))
                 continue
             draft = drafts.get(holding.id) or drafts.setdefault(holding.id, holding.draft())
             if settlement.kind is Kind.ACK:
@@ -143,7 +143,7 @@ class Settling:
                 raise stale(token)
             draft = drafts.setdefault(holding.id, Draft(holding, Progress.restored(place.stored)))
             if not is_open(draft.progress, token):
-                raise void(token)
+                raise void(draft.progress, token)
             burials += apply(draft.progress, settlement, subscription.options, now=now)
         changes = [
             Change(id, d.holding.epoch, places[id].version, places[id].stored, d.progress.stored())
@@ -163,9 +163,10 @@ def is_ours(place: Loaded | None, holding: Holding, member: Member) -> TypeGuard
     )
 
 
-def void(token: Token) -> Exception:
+def void(progress: Progress, token: Token) -> Exception:
     """Why a delivery of a partition that is still ours cannot be settled."""
-    return settled_before(token) if token.tentative else stale(token)
+    settled = token.tentative and was_settled(progress, token)
+    return settled_before(token) if settled else stale(token)
 
 
 def stale(token: Token) -> StaleLease:

@@ -23,6 +23,9 @@ __all__ = ["Sharing"]
 LOAD_FACTOR = 20
 """A survey that takes long is made less often: at most one part in so many of the time."""
 
+SLOWER_MAX = 10
+"""But at most so many times less often than usual: somebody may have died meanwhile."""
+
 SOONEST_SECONDS = 0.02
 """How soon after one survey a hint may bring about the next."""
 
@@ -55,7 +58,8 @@ class Sharing:
             self.subscription.expired = True
         ended = self._last_at = time.monotonic()
         options = self.subscription.options
-        pause = max(options.discovery_interval, LOAD_FACTOR * (ended - began))
+        slow = min(LOAD_FACTOR * (ended - began), SLOWER_MAX * options.discovery_interval)
+        pause = max(options.discovery_interval, slow)
         # One who has expired looks again at once, as somebody new.
         self.due_at = ended + (pause if survey.alive else 0.0)
 
@@ -63,7 +67,9 @@ class Sharing:
         """Look, after having freed what dead subscribers owned and taken in new partitions."""
         subscription = self.subscription
         leases, run = subscription.leases, subscription.flavour.run
-        survey: Survey = yield partial(run, partial(leases.survey, member))
+        survey: Survey = yield partial(
+            run, partial(leases.survey, member, subscription.options.topic)
+        )
         again = False
         if survey.expired:
             yield partial(run, partial(leases.sweep, member.group_id))
@@ -73,7 +79,7 @@ class Sharing:
             yield partial(run, partial(leases.adopt, topic, member.group_id))
             again = True
         if again:
-            survey = yield partial(run, partial(leases.survey, member))
+            survey = yield partial(run, partial(leases.survey, member, subscription.options.topic))
         return survey
 
     def _must_adopt(self, newest: int) -> bool:

@@ -3,6 +3,7 @@
 What they do is in `subscription`, what they do it with in `flavours`.
 """
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator, Generator, Iterable, Iterator, Sequence
 from functools import partial
@@ -107,12 +108,13 @@ class Subscriber(_Common[T]):
         """Settle what is under way, and hand everything over to others at once."""
         if self.closed:
             return
-        self._combiner.flush()
         try:
+            self._combiner.flush()
             take_steps(self._core.leave())
         except Exception as error:  # noqa: BLE001 - the leases end by themselves
             log.warning("subscriber %s could not say that it leaves: %s", self.name, error)
         finally:
+            self._core.closed = True
             self._flavour.end(self._core)
             self._home.left(self)
 
@@ -138,7 +140,13 @@ class Subscriber(_Common[T]):
     def _settle(self, settlements: Sequence[Settlement], connection: Any) -> None:
         claim(settlements)
         if connection is None:
-            self._combiner.submit_many(settlements)
+            try:
+                self._combiner.submit_many(settlements)
+            except Exception:
+                raise  # each delivery was told its own outcome
+            except BaseException:
+                conclude(settlements)  # interrupted: nobody knows
+                raise
             return
         try:
             self._home.run(partial(self._core.settling.settle_within, settlements), connection)
@@ -162,6 +170,7 @@ class AsyncSubscriber(_Common[T]):
         self._flavour = Tasks(home, self._deliver)
         self._core = Subscription(home.store, options, self._flavour)
         self._started = False
+        self._closing: asyncio.Task[None] | None = None
         self._combiner: AsyncCombiner[Settlement, None] = AsyncCombiner(
             self._flush,
             one_lane,
@@ -200,12 +209,18 @@ class AsyncSubscriber(_Common[T]):
         """Settle what is under way, and hand everything over to others at once."""
         if self.closed:
             return
-        await self._combiner.flush()
+        if self._closing is None:
+            self._closing = asyncio.create_task(self._close(), name="rowmq-close")
+        await asyncio.shield(self._closing)  # who is cancelled while closing has still closed
+
+    async def _close(self) -> None:
         try:
+            await self._combiner.flush()
             await take_steps_async(self._core.leave())
         except Exception as error:  # noqa: BLE001 - the leases end by themselves
             log.warning("subscriber %s could not say that it leaves: %s", self.name, error)
         finally:
+            self._core.closed = True
             self._flavour.end(self._core)
             self._home.left(self)
 
@@ -242,7 +257,13 @@ class AsyncSubscriber(_Common[T]):
     async def _settle(self, settlements: Sequence[Settlement], connection: Any) -> None:
         claim(settlements)
         if connection is None:
-            await self._combiner.submit_many(settlements)
+            try:
+                await self._combiner.submit_many(settlements)
+            except Exception:
+                raise  # each delivery was told its own outcome
+            except BaseException:
+                conclude(settlements)  # interrupted: nobody knows
+                raise
             return
         try:
             await self._home.run(

@@ -108,6 +108,7 @@ class Subscription:
         self.unwritten: set[Holding] = set()
         """Partitions of which more is remembered than is written."""
         self._troubled: set[Holding] = set()
+        self._lost: list[Any] = []
 
     # --- what a subscriber calls ----------------------------------------------------------------
 
@@ -127,23 +128,27 @@ class Subscription:
 
     def leave(self) -> Steps[None]:
         """Give up everything at once, for others to take over."""
-        yield self.flavour.lock.acquire
+        yield from self.locked(self._leave())
+
+    def _leave(self) -> Steps[None]:
         try:
+            if self.member is not None and not self.expired:
+                yield from self.mend()  # what reached nobody is to cost no attempt
+        finally:
             self.closed = True
             member, self.member = self.member, None
             self.lose(list(self.holdings.values()), tell=False)
-            if member is not None:
-                yield partial(self.flavour.run, partial(self.leases.leave, member))
-        finally:
-            self.flavour.lock.release()
+        if member is not None:
+            yield partial(self.flavour.run, partial(self.leases.leave, member))
 
     def locked(self, steps: Steps[T]) -> Steps[T]:
-        """Take steps that nobody else may come between."""
+        """Take steps that nobody else may come between; then tell of what was lost by them."""
         yield self.flavour.lock.acquire
         try:
             return (yield from steps)
         finally:
             self.flavour.lock.release()
+            self._tell()
 
     @property
     def full(self) -> bool:
@@ -206,7 +211,13 @@ class Subscription:
             told += [d for token in holding.tokens.values() if (d := token.delivery()) is not None]
             self.forget(holding.tokens.values())
             holding.tokens = {}
-        if told and tell and self.options.on_lost is not None:
+        if tell:
+            self._lost += told
+
+    def _tell(self) -> None:
+        """Tell of deliveries that were lost, without the lock: who is told may want to settle."""
+        told, self._lost = self._lost, []
+        if told and self.options.on_lost is not None:
             try:
                 self.options.on_lost(told)
             except Exception:
@@ -248,6 +259,7 @@ class Subscription:
 
     def mend(self) -> Steps[None]:
         """Load what is doubtful, and write what is not written yet."""
+        yield from self.polling.reject_unreadable()
         if self._troubled:
             yield from self.reload(list(self._troubled), skip=True)
         unwritten = [h for h in self.unwritten if self.is_sure_of(h)]
@@ -309,8 +321,8 @@ class Subscription:
         look: bool,
     ) -> Operation[tuple[Sequence[Row], Found | None]]:
         if not burials:
-            after = self.polling.after if look else None
-            return (yield from self.leases.advance(member, changes, spans=spans, after=after))
+            find = (self.options.topic, self.polling.after) if look else None
+            return (yield from self.leases.advance(member, changes, spans=spans, find=find))
         yield from self.leases.write(member, changes)
         yield from self.store.letters.bury(self.options.grave, burials)
         return (yield from self.leases.fetch(spans)), None
@@ -353,6 +365,8 @@ class Subscription:
             else:
                 self.forget(holding.reload(place))
                 self.hold(holding)
+                if holding.progress.stored() != holding.baseline:
+                    self.unwritten.add(holding)
             if holding.touched and holding.id in self.holdings:
                 holding.touched = False
                 self.unwritten.add(self.holdings[holding.id])  # which says that we have looked

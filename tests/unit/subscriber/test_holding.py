@@ -10,14 +10,6 @@ def offsets(ranges: list[Range]) -> list[int]:
     return [offset for known in ranges for offset in range(known.first, known.last + 1)]
 
 
-def test_what_a_former_owner_delivered_is_due_at_once_and_keeps_its_attempts() -> None:
-    held = holding(next_offset=6, stored=Stored(0, 3, 1, 10**9, 2))
-    assert held.ready(now=0, strict=False) == [
-        Range(1, 3, State.WAITING, 0, 2),
-        Range(4, 5, State.WAITING),
-    ]
-
-
 def test_what_waits_after_a_nack_waits_at_the_next_owner_too() -> None:
     rows = (Range(1, 1, State.WAITING, 500, 1, "boom"),)
     held = holding(next_offset=3, stored=Stored(0, 1, 2, 0, 0, rows))

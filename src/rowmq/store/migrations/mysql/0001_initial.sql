@@ -18,7 +18,8 @@ CREATE TABLE IF NOT EXISTS {partitions} (
     first_offset  bigint NOT NULL DEFAULT 1,
     next_offset   bigint NOT NULL,
     largest_bytes bigint NOT NULL DEFAULT 0,
-    UNIQUE (topic, partition_key)
+    UNIQUE (topic, partition_key),
+    KEY partitions_by_topic (topic, id)
 ) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
 
 CREATE TABLE IF NOT EXISTS {messages} (

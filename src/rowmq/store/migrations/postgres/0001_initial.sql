@@ -19,6 +19,8 @@ CREATE TABLE {partitions} (
     UNIQUE (topic, partition_key)
 ) WITH (fillfactor = 50);
 
+CREATE INDEX {prefix}partitions_by_topic ON {partitions} (topic, id);
+
 CREATE TABLE {messages} (
     partition_id   bigint NOT NULL,
     message_offset bigint NOT NULL,

@@ -21,6 +21,8 @@ CREATE TABLE {partitions} (
     UNIQUE (topic, partition_key)
 );
 
+CREATE INDEX {prefix}partitions_by_topic ON {partitions} (topic, id);
+
 CREATE TABLE {messages} (
     partition_id   integer NOT NULL,
     message_offset integer NOT NULL,
