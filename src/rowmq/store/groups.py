@@ -45,10 +45,11 @@ class Groups:
         if not result.rows:
             raise UnknownGroup("this group was dropped; subscribe again to create it anew")
 
-    def find(self, topic: str, group: str) -> Operation[int]:
-        """The id of a group."""
+    def find(self, topic: str, group: str, *, keep: bool = False) -> Operation[int]:
+        """The id of a group; `keep` it from being dropped before this transaction ends."""
         params = (self.dialect.text(topic), self.dialect.text(group))
-        result = yield Statement("groups.find", self.dialect.sql(FIND), params)
+        sql = self.dialect.sql(FIND_AND_KEEP if keep else FIND)
+        result = yield Statement("groups.find", sql, params)
         if not result.rows:
             raise UnknownGroup(
                 f"topic {topic!r} has no group {group!r}; create it with create_group() or "
@@ -65,7 +66,8 @@ class Groups:
             return False
         sql = self.dialect.sql(self.dialect.lock_topic)
         yield Statement("groups.make_topic", sql, names[:1])
-        result = yield Statement("groups.find", self.dialect.sql(FIND), names)
+        # As it is now, also where the caller's transaction reads a snapshot.
+        result = yield Statement("groups.find", self.dialect.sql(FIND_AND_KEEP), names)
         if result.rows:
             return False
         params = (*names, self.dialect.text(start))
@@ -126,6 +128,8 @@ class Groups:
 LOCK_TOPIC = "SELECT topic FROM {topics} WHERE topic = ? {for_update}"
 
 FIND = "SELECT id FROM {groups} WHERE topic = ? AND consumer_group = ?"
+
+FIND_AND_KEEP = f"{FIND} {{for_share}}"
 
 CREATE = """
     INSERT INTO {groups} (topic, consumer_group, start_at, created_at) VALUES (?, ?, ?, {now})"""

@@ -141,8 +141,7 @@ class Leases:
         """Enter a group, which is created if `start` says where it begins."""
         if start is not None:
             yield from self.groups.create(topic, group, start=start)
-        group_id = yield from self.groups.find(topic, group)
-        yield from self.groups.keep(group_id)
+        group_id = yield from self.groups.find(topic, group, keep=True)
         params = (group_id, lease_us, self.dialect.text(name))
         id = yield from self.dialect.insert_id("leases.register", REGISTER, params)
         return Member(group_id, id)

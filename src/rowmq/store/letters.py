@@ -190,7 +190,7 @@ class Letters:
     ) -> Operation[int]:
         """Give letters back to their group, as many as there are spare ids. How many it was."""
         yield from self.groups.lock(topic)
-        group_id = yield from self.groups.find(topic, group)
+        group_id = yield from self.groups.find(topic, group, keep=True)
         yield from self.leases.adopt(topic, group_id)
         rows = yield from self.select(topic, group=group, ids=ids, limit=len(spares))
         loaded = yield from self.leases.load(group_id, sorted({row[2] for row in rows}))

@@ -34,7 +34,7 @@ class Seeking:
     def seek(self, topic: str, group: str, *, key: str | None, to: Target) -> Operation[int]:
         """Set a group's place, fenced: what its subscribers have in flight is void."""
         yield from self.groups.lock(topic)
-        id = yield from self.groups.find(topic, group)
+        id = yield from self.groups.find(topic, group, keep=True)
         yield from self.leases.adopt(topic, id)
         spans = yield from self.partitions(topic, key)
         places = yield from self.places(topic, spans, to)
