@@ -99,6 +99,7 @@ class Combiner(Generic[I, R]):
         *,
         repeatable: bool,
         linger: float = 0.0,
+        calls_max: int | None = None,
     ) -> None:
         """`work` answers each item with its result or its error. `repeatable` says that refused
         work may be repeated item by item; `linger` is for how many seconds it waits for more.
@@ -108,6 +109,7 @@ class Combiner(Generic[I, R]):
         self._size_of = size_of
         self._repeatable = repeatable
         self._linger_seconds = linger
+        self._calls_max = CALLS_MAX if calls_max is None else calls_max
         self.reset()
         after_fork(self)
 
@@ -174,11 +176,11 @@ class Combiner(Generic[I, R]):
             self._leave(name, lane, calls)
 
     def _work_next(self, lane: Lane[I, R]) -> None:
-        if self._linger_seconds and len(lane.waiting) < CALLS_MAX:
+        if self._linger_seconds and len(lane.waiting) < self._calls_max:
             self._hurry.wait(self._linger_seconds)
         with self._lock:
             release(markers_reached(lane.waiting))
-            calls = take(lane.waiting)
+            calls = take(lane.waiting, self._calls_max)
         try:
             self._settle(calls)
         except BaseException:
@@ -239,6 +241,7 @@ class AsyncCombiner(Generic[I, R]):
         at_once: int,
         repeatable: bool,
         linger: float = 0.0,
+        calls_max: int | None = None,
     ) -> None:
         """As for `Combiner`; `at_once` is for how many lanes it works at a time."""
         self._work = work
@@ -247,6 +250,7 @@ class AsyncCombiner(Generic[I, R]):
         self._at_once = at_once
         self._repeatable = repeatable
         self._linger_seconds = linger
+        self._calls_max = CALLS_MAX if calls_max is None else calls_max
         self.reset()
         after_fork(self)
 
@@ -328,7 +332,7 @@ class AsyncCombiner(Generic[I, R]):
             while waiting:
                 await self._linger(waiting)
                 async with self._turns:
-                    calls = take(waiting)
+                    calls = take(waiting, self._calls_max)
                     await self._settle(calls)
                 wake(calls)
                 wake(markers_reached(waiting))
@@ -338,7 +342,7 @@ class AsyncCombiner(Generic[I, R]):
             refuse_cancelled(calls)
 
     async def _linger(self, waiting: Waiting[I, R]) -> None:
-        if not self._linger_seconds or self._flushes or len(waiting) >= CALLS_MAX:
+        if not self._linger_seconds or self._flushes or len(waiting) >= self._calls_max:
             return
         # Not an Event, which would belong to the first loop that waited for it.
         pause = asyncio.get_running_loop().create_future()
@@ -379,11 +383,11 @@ def lane_for(items: Sequence[I], lane_of: Callable[[I], Hashable]) -> Hashable:
     return name
 
 
-def take(waiting: Waiting[I, R]) -> list[Call[I, R]]:
+def take(waiting: Waiting[I, R], calls_max: int) -> list[Call[I, R]]:
     """The calls that go into the next transaction, oldest first, none of them behind a flush."""
     calls: list[Call[I, R]] = []
     size = 0
-    while waiting and len(calls) < CALLS_MAX:
+    while waiting and len(calls) < calls_max:
         call = waiting[0]
         if isinstance(call, Marker):
             break

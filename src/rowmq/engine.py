@@ -49,7 +49,7 @@ DRIVERS = {"postgres": ("psycopg", "asyncpg"), "mysql": ("pymysql", "asyncmy")}
 
 MYSQL_OPTIONS = {"unix_socket", "ssl", "ssl_ca"}
 
-SPARE_LOCK_SECONDS = 5.0
+SPARE_LOCK_SECONDS = 1.0
 """How long a spare driver waits for a lock: a heartbeat has better things to do."""
 
 BOOLEANS = ("true", "1", "false", "0")

@@ -72,6 +72,11 @@ class Dialect(ABC):
     join: ClassVar[str] = "JOIN"
     """A join that keeps the order in which its tables are written, where there is one."""
 
+    snapshots: ClassVar[bool] = False
+    """Whether a plain read in a caller's transaction may show less than a locking one, without an
+    error: at MySQL's REPEATABLE READ.
+    """
+
     by_key: ClassVar[str] = ""
     """After a table in a join: look rows up by their primary key, however small the table seems. A
     scan would lock what it reads.

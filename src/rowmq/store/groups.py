@@ -81,7 +81,7 @@ class Groups:
         """Forget a group: its place, its leases and its subscribers. Whether it was there."""
         yield from self.lock(topic)
         names = (self.dialect.text(topic), self.dialect.text(group))
-        result = yield Statement("groups.find", self.dialect.sql(FIND), names)
+        result = yield Statement("groups.find", self.dialect.sql(FIND_AND_KEEP), names)
         for (id,) in result:
             # First, so that whoever is about to write for this group waits, and finds it gone.
             yield Statement("groups.drop", self.dialect.sql(DROP), (id,))

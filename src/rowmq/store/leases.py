@@ -14,7 +14,7 @@ free, with a new epoch. An id of a subscriber is never given twice, so one that 
 finds itself gone, and can never be mistaken for its successor.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from rowmq.errors import DatabaseError, Locked
@@ -65,7 +65,8 @@ class Survey(NamedTuple):
     subscribers: int
     rank: int
     """How many of the living subscribers stand before this one."""
-    expired: int
+    dead: list[int]
+    """Subscribers that have expired, or that leases name and nobody knows."""
     leased: int
     owned: int
     newest: int
@@ -125,6 +126,10 @@ class Change(NamedTuple):
 class Leases:
     """The operations of subscribers, for one dialect."""
 
+    beat_sql: ClassVar[str] = """
+        UPDATE {subscribers} SET heartbeat_at = {now}, expires_at = {now} + ?
+        WHERE id = ? AND expires_at > {now}"""
+
     finds_more: ClassVar[bool] = False
     """Whether `advance` can also look for more, in the same round trip."""
 
@@ -149,16 +154,14 @@ class Leases:
     def beat(self, member: Member, *, lease_us: int) -> Operation[bool]:
         """Renew all leases of a subscriber: one row. False if it has expired, or was swept.
 
-        It does not wait, as other subscribers' heartbeats come after it: `Locked` if it would.
+        `Locked` if somebody has its row: other heartbeats are not to wait for that.
         """
-        params = (member.subscriber_id,)
-        result = yield Statement("leases.own_row", self.dialect.sql(OWN_ROW_NOW), params)
-        if result.rows:
-            sql = self.dialect.sql(BEAT)
-            yield Statement("leases.beat", sql, (lease_us, member.subscriber_id))
+        id = member.subscriber_id
+        beat = Statement("leases.beat", self.dialect.sql(self.beat_sql), (lease_us, id), sole=True)
+        if (yield beat).rowcount == 1:
             return True
-        result = yield Statement("leases.alive", self.dialect.sql(ALIVE), params)
-        if result.rows:
+        sql = self.dialect.sql(ALIVE)
+        if (yield Statement("leases.alive", sql, (id,), sole=True)).rows:
             raise Locked("the subscriber's row is locked by somebody else")
         return False
 
@@ -168,34 +171,52 @@ class Leases:
         params = (member.subscriber_id,)
         yield Statement("leases.leave", self.dialect.sql(LEAVE), params)
 
-    def sweep(self, group_id: int) -> Operation[int]:
-        """Free the leases of subscribers that have expired, and forget those.
+    def sweep(self, group_id: int, dead: Sequence[int]) -> Operation[None]:
+        """Free the leases of subscribers that are dead, and forget those.
 
         A place that is locked, by an open transaction of the dead one perhaps, is left for later.
         """
-        result = yield Statement("leases.expired", self.dialect.sql(EXPIRED), (group_id,))
-        for (subscriber_id,) in result:
+        for subscriber_id in dead:
             member = Member(group_id, subscriber_id)
+            sql = self.dialect.sql(ALIVE)
+            if (yield Statement("leases.alive", sql, (subscriber_id,))).rows:
+                continue
             owned = yield Statement("leases.lock_owned", self.dialect.sql(LOCK_OWNED), member)
             yield from self.release(member, [row[0] for row in owned])
             if not (yield Statement("leases.owned", self.dialect.sql(OWNED), member)).rows:
-                yield Statement("leases.leave", self.dialect.sql(LEAVE), (subscriber_id,))
-        return len(result)
+                yield from self.forget(subscriber_id)
+
+    def forget(self, subscriber_id: int) -> Operation[None]:
+        """Delete a dead subscriber's row, unless that is locked: then it is for the next sweep."""
+        sql = self.dialect.sql(LOCK_SUBSCRIBER)
+        if (yield Statement("leases.lock_subscriber", sql, (subscriber_id,))).rows:
+            yield Statement("leases.leave", self.dialect.sql(LEAVE), (subscriber_id,))
 
     # --- sharing out ----------------------------------------------------------------------------
 
     def survey(self, member: Member, topic: str) -> Operation[Survey]:
         """Who is here, what is free, and what is mine."""
         group_id, subscriber_id = member
-        params: list[Any] = [subscriber_id, subscriber_id, group_id, group_id, subscriber_id]
-        params += [self.dialect.text(topic), group_id]
-        sql = self.dialect.sql(SURVEY)
+        sql, params = self.dialect.sql(SURVEY), (self.dialect.text(topic), group_id)
         result = yield Statement("leases.survey", sql, params, sole=True)
-        subscribers, rank, alive, expired, leased, owned, newest = map(int, result.rows[0])
-        sql, params = self.dialect.sql(LIST_FREE), [group_id, FREE_MAX]
-        result = yield Statement("leases.list_free", sql, params, sole=True)
-        free = [row[0] for row in result]
-        return Survey(alive > 0, subscribers, rank, expired, leased, owned, newest, free)
+        living = {id for id, alive in result if id and alive}
+        known = {id for id, _ in result if id}
+        (newest,) = [newest for id, newest in result if not id]
+        sql = self.dialect.sql(OWNERS)
+        result = yield Statement("leases.owners", sql, (group_id,), sole=True)
+        owners = {owner: int(count) for owner, count in result}
+        sql = self.dialect.sql(LIST_FREE)
+        result = yield Statement("leases.list_free", sql, (group_id, FREE_MAX), sole=True)
+        return Survey(
+            alive=subscriber_id in living,
+            subscribers=len(living),
+            rank=sum(1 for id in living if id < subscriber_id),
+            dead=sorted((known | set(owners)) - living),
+            leased=sum(owners.values()),
+            owned=owners.get(subscriber_id, 0),
+            newest=newest,
+            free=[row[0] for row in result],
+        )
 
     def adopt(self, topic: str, group_id: int) -> Operation[None]:
         """Give the group a place in every partition that it has none in: at its beginning."""
@@ -208,15 +229,13 @@ class Leases:
     ) -> Operation[list[tuple[Loaded, Counters]]]:
         """Take the lease of those partitions that are free and that nobody else is just taking.
 
-        The subscriber's own row is locked, so that it is not swept before this is committed.
+        If the subscriber is swept before this is committed, the lease names nobody, and is swept.
         """
         taken: list[int] = []
-        owner = (member.subscriber_id,)
-        if not (yield Statement("leases.own_row", self.dialect.sql(OWN_ROW), owner)).rows:
-            return []
         for run in self._runs(partition_ids):
             source, params = self._keys(member.group_id, run)
             sql = self.dialect.sql(LOCK_FREE.replace("<source>", source))
+            params.append(member.subscriber_id)
             result = yield Statement("leases.lock_free", sql, params)
             taken += [row[0] for row in result]
         for run in self._runs(taken):
@@ -287,20 +306,37 @@ class Leases:
         Locked, since a transaction of the owner's own may be about to change one.
         """
         places: list[Row] = []
-        ranges: dict[int, list[Range]] = {}
         for run in self._runs(sorted(partition_ids)):
             source, params = self._keys(group_id, run)
             lock = "{skip_locked}" if skip else "{for_update}"
             template = LOAD.replace("<source>", source).replace("<lock>", lock)
-            sql = self.dialect.sql(template)
-            places += (yield Statement("leases.load", sql, params)).rows
-            sql = self.dialect.sql(LOAD_RANGES.replace("<source>", source))
-            for id, *row in (yield Statement("leases.load_ranges", sql, params)):
-                ranges.setdefault(id, []).append(range_of(row))
+            places += (yield Statement("leases.load", self.dialect.sql(template), params)).rows
+        ranges = yield from self.load_ranges(group_id, {row[0]: row[3] for row in places})
         return [
             Loaded(id, owner, epoch, version, Stored(*columns, tuple(sorted(ranges.get(id, ())))))  # type: ignore[call-arg]
             for id, owner, epoch, version, *columns in places
         ]
+
+    def load_ranges(
+        self, group_id: int, versions: Mapping[int, int]
+    ) -> Operation[dict[int, list[Range]]]:
+        """The ranges of places that are locked, and at these versions."""
+        ranges: dict[int, list[Range]] = {}
+        for run in self._runs(sorted(versions)):
+            source, params = self._keys(group_id, run)
+            share = False
+            if self.dialect.snapshots:
+                # A snapshot that shows the places as they are shows their ranges too. To lock
+                # those, where that is not so, keeps others out of the gaps between them.
+                sql = self.dialect.sql(VERSIONS.replace("<source>", source))
+                result = yield Statement("leases.versions", sql, params)
+                seen = {(id, version) for id, version in result}
+                share = any((id, versions[id]) not in seen for id in run)
+            template = LOAD_RANGES + (" {for_share}" if share else "")
+            sql = self.dialect.sql(template.replace("<source>", source))
+            for id, *row in (yield Statement("leases.load_ranges", sql, params)):
+                ranges.setdefault(id, []).append(range_of(row))
+        return ranges
 
     def counters(self, partition_ids: Sequence[int]) -> Operation[dict[int, Counters]]:
         """What partitions are called and hold."""
@@ -462,33 +498,24 @@ REGISTER = """
 
 ALIVE = "SELECT id FROM {subscribers} WHERE id = ? AND expires_at > {now}"
 
-OWN_ROW = f"{ALIVE} {{for_update}}"
-
-OWN_ROW_NOW = f"{ALIVE} {{skip_locked}}"
-
-BEAT = """
-    UPDATE {subscribers} SET heartbeat_at = {now}, expires_at = {now} + ? WHERE id = ?"""
-
 FREE_ALL = """
     UPDATE {offsets} SET leased_by = 0, epoch = epoch + 1, version = version + 1
     WHERE group_id = ? AND leased_by = ?"""
 
+LOCK_SUBSCRIBER = "SELECT id FROM {subscribers} WHERE id = ? {skip_locked}"
+
 LEAVE = "DELETE FROM {subscribers} WHERE id = ?"
 
-EXPIRED = """
-    SELECT id FROM {subscribers} WHERE group_id = ? AND expires_at <= {now}
-    ORDER BY id {skip_locked}"""
-
+# The first row, of no subscriber, tells the highest id of a partition.
 SURVEY = """
-    SELECT
-        COALESCE(SUM(CASE WHEN s.expires_at > {now} THEN 1 ELSE 0 END), 0),
-        COALESCE(SUM(CASE WHEN s.expires_at > {now} AND s.id < ? THEN 1 ELSE 0 END), 0),
-        COALESCE(SUM(CASE WHEN s.expires_at > {now} AND s.id = ? THEN 1 ELSE 0 END), 0),
-        COALESCE(SUM(CASE WHEN s.expires_at > {now} THEN 0 ELSE 1 END), 0),
-        (SELECT COUNT(*) FROM {offsets} o WHERE o.group_id = ? AND o.leased_by > 0),
-        (SELECT COUNT(*) FROM {offsets} o WHERE o.group_id = ? AND o.leased_by = ?),
-        (SELECT COALESCE(MAX(p.id), 0) FROM {partitions} p WHERE p.topic = ?)
+    SELECT 0, COALESCE(MAX(p.id), 0) FROM {partitions} p WHERE p.topic = ?
+    UNION ALL
+    SELECT s.id, CASE WHEN s.expires_at > {now} THEN 1 ELSE 0 END
     FROM {subscribers} s WHERE s.group_id = ?"""
+
+OWNERS = """
+    SELECT leased_by, COUNT(*) FROM {offsets} WHERE group_id = ? AND leased_by > 0
+    GROUP BY leased_by"""
 
 # What holds messages, and what has something left to deliver: the same, unless a message was given
 # back that the log has let go of.
@@ -502,6 +529,7 @@ LOCK_FREE = """
     SELECT o.partition_id FROM (<source>) w
     {join} {offsets} o {by_key} ON o.group_id = w.group_id AND o.partition_id = w.partition_id
     WHERE o.leased_by = 0
+      AND EXISTS (SELECT 1 FROM {subscribers} s WHERE s.id = ? AND s.expires_at > {now})
     ORDER BY o.partition_id {skip_locked}"""
 
 LOAD = """
@@ -516,8 +544,11 @@ LOAD_RANGES = """
            d.error
     FROM (<source>) w
     {join} {delivery_state} d {by_key}
-        ON d.group_id = w.group_id AND d.partition_id = w.partition_id
-    {for_share}"""
+        ON d.group_id = w.group_id AND d.partition_id = w.partition_id"""
+
+VERSIONS = """
+    SELECT o.partition_id, o.version FROM (<source>) w
+    {join} {offsets} o {by_key} ON o.group_id = w.group_id AND o.partition_id = w.partition_id"""
 
 COUNTERS = """
     SELECT p.id, p.partition_key, p.first_offset, p.next_offset, p.largest_bytes

@@ -20,7 +20,7 @@ from rowmq.store.dialect import Dialect, as_bytes, as_text
 from rowmq.store.groups import Groups
 from rowmq.store.leases import Change, Leases, Loaded
 from rowmq.store.statement import Operation, Row, Statement
-from rowmq.store.topics import Entry, Span, Topics, limit_of, message_of
+from rowmq.store.topics import Entry, Span, Topics, limit_of, message_of, unread_message_of
 from rowmq.times import from_micros
 
 __all__ = ["BATCH", "Burial", "Grave", "Letters"]
@@ -86,10 +86,19 @@ class Letters:
         self, places: Iterable[tuple[str, int, int]]
     ) -> Operation[dict[tuple[int, int], Row]]:
         """The rows of single messages, by partition and offset."""
-        found: dict[tuple[int, int], Row] = {}
         spans = [Span(key, id, offset, offset) for key, id, offset in places]
+        found = yield from self.fetch_spans(spans, share=False)
+        missing = [span for span in spans if (span.partition_id, span.first) not in found]
+        if missing and self.dialect.snapshots:
+            found |= yield from self.fetch_spans(missing, share=True)
+        return found
+
+    def fetch_spans(
+        self, spans: Sequence[Span], *, share: bool
+    ) -> Operation[dict[tuple[int, int], Row]]:
+        found: dict[tuple[int, int], Row] = {}
         for run in self.dialect.chunks(spans, (0 for _ in spans)):
-            rows = yield from self.topics.fetch_ranges(run, share=True)
+            rows = yield from self.topics.fetch_ranges(run, share=share)
             found |= {(row[0], row[1]): row for row in rows}
         return found
 
@@ -302,7 +311,11 @@ def letter_of(topic: str, row: Row, type: Any) -> DeadLetter[Any]:
     headers, published_at = origin_of(row)
     payload, encoding = content[:2]
     original = (partition_id, offset, id, payload, encoding, headers, published_at)
-    message: Message[Any] = message_of(original, topic, as_text(key), type)
+    message: Message[Any] = (
+        unread_message_of(original, topic, as_text(key))
+        if type is None
+        else message_of(original, topic, as_text(key), type)
+    )
     return DeadLetter(
         message=message,
         group=as_text(group),

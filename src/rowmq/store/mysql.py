@@ -32,6 +32,7 @@ class MySQLDialect(Dialect):
     now = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
     rows_max = 250
     join = "STRAIGHT_JOIN"
+    snapshots = True
     by_key = "FORCE INDEX (PRIMARY)"
     for_share = "LOCK IN SHARE MODE"  # MariaDB has no other
     # Not INSERT IGNORE, which also turns errors of any other kind into silence.

@@ -317,6 +317,13 @@ class PostgresLeases(Leases):
     """One statement writes, fetches and looks for more: a busy subscriber's whole round trip."""
 
     finds_more = True
+    # A heartbeat waits for nobody.
+    beat_sql = """
+        UPDATE {subscribers} SET heartbeat_at = {now}, expires_at = {now} + ?
+        WHERE id = (
+            SELECT s.id FROM {subscribers} s WHERE s.id = ? AND s.expires_at > {now}
+            FOR UPDATE SKIP LOCKED
+        )"""
 
     def advance(
         self,

@@ -162,8 +162,9 @@ class Retention:
         messages = 0
         for span in spans:
             messages += yield from self.delete(span)
-            params = (span.last + 1, span.last + 1, span.partition_id, span.last + 1)
-            yield Statement("retention.shorten", self.dialect.sql(SHORTEN), params)
+            sql, id = self.dialect.sql(SHORTEN), span.partition_id
+            yield Statement("retention.shorten", sql, (span.last, id))
+            yield Statement("retention.emptied", self.dialect.sql(EMPTIED), (id,))
         return messages
 
     def delete(self, span: Span) -> Operation[int]:
@@ -290,12 +291,17 @@ DELETE = """
 FORGET_LETTERS = """
     DELETE FROM {dead_letters} WHERE partition_id = ? AND message_offset BETWEEN ? AND ?"""
 
-# An empty log has no largest message. Another collection may have come further meanwhile.
+# To the first message that there is: some behind it may have been deleted by name.
 SHORTEN = """
-    UPDATE {partitions}
-    SET first_offset = ?,
-        largest_bytes = CASE WHEN next_offset = ? THEN 0 ELSE largest_bytes END
-    WHERE id = ? AND first_offset < ?"""
+    UPDATE {partitions} SET first_offset = COALESCE(
+        (SELECT MIN(m.message_offset) FROM {messages} m
+         WHERE m.partition_id = {partitions}.id AND m.message_offset > ?),
+        next_offset)
+    WHERE id = ?"""
+
+# An empty log has no largest message.
+EMPTIED = """
+    UPDATE {partitions} SET largest_bytes = 0 WHERE id = ? AND first_offset = next_offset"""
 
 GROUPS = "SELECT id, consumer_group FROM {groups} WHERE topic = ? ORDER BY id"
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from rowmq.codec import decode, decode_headers, encode, encode_headers
+from rowmq.codec import Encoding, decode, decode_headers, encode, encode_headers
 from rowmq.errors import InvalidOption, PayloadMismatch, PayloadTooLarge, UniqueViolation
 from rowmq.message import Message, PublishResult, TopicInfo, new_id
 from rowmq.naming import check_headers, check_id, check_key, check_topic
@@ -506,6 +506,15 @@ def message_of(row: Row, topic: str, key: str, type: Any) -> Message[Any]:
         offset=offset,
         published_at=from_micros(published_at),
     )
+
+
+def unread_message_of(row: Row, topic: str, key: str) -> Message[Any]:
+    """The message of a row, with the bytes of its payload if nothing else can be made of it."""
+    try:
+        return message_of(row, topic, key, None)
+    except PayloadMismatch:
+        plain = (*row[:4], int(Encoding.BYTES), *row[5:])
+        return message_of(plain, topic, key, None)
 
 
 def limit_of(configured: int | None) -> int:

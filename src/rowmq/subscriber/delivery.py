@@ -7,7 +7,7 @@ from typing import Any, Generic, TypeVar
 from rowmq.errors import InvalidInput, InvalidOption
 from rowmq.message import Message
 from rowmq.subscriber.holding import Token
-from rowmq.subscriber.settling import Kind, Settlement, settled_before
+from rowmq.subscriber.settling import Kind, Settlement, error_text, settled_before
 from rowmq.subscriber.subscription import Subscription
 from rowmq.times import Duration, to_seconds
 
@@ -18,13 +18,10 @@ __all__ = [
     "acks",
     "claim",
     "conclude",
-    "error_text",
     "let_go",
 ]
 
 T = TypeVar("T")
-
-ERROR_CHARS_MAX = 16_000
 
 
 class AnyDelivery(Generic[T]):
@@ -194,17 +191,3 @@ def check_extension(seconds: Duration) -> float:
             "makes a message visible at once"
         )
     return duration
-
-
-def error_text(error: str | BaseException | None) -> str | None:
-    """An error as text that every database can store."""
-    if error is None:
-        return None
-    if isinstance(error, BaseException):
-        text = f"{type(error).__name__}: {error}"
-    elif isinstance(error, str):
-        text = error
-    else:
-        raise InvalidOption(f"error must be a str or an exception, not {error!r}")
-    text = text[:ERROR_CHARS_MAX].replace("\0", "\\0")
-    return text.encode("utf-8", "backslashreplace").decode()

@@ -1,5 +1,6 @@
 """Poll: find what there is, plan in memory what to deliver, mark and fetch it, hand it out."""
 
+import logging
 import random
 import time
 from bisect import bisect_right
@@ -8,22 +9,30 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rowmq.drivers.base import Steps
-from rowmq.errors import PayloadMismatch
+from rowmq.errors import TransientError
 from rowmq.message import new_id
 from rowmq.policy import share_out
 from rowmq.progress import Range
 from rowmq.store.leases import Conflict, Found, Member
 from rowmq.store.letters import Burial
 from rowmq.store.statement import Row
-from rowmq.store.topics import Span, message_of
+from rowmq.store.topics import Span, message_of, unread_message_of
 from rowmq.subscriber.holding import Draft, Holding, Token, cut
 from rowmq.subscriber.options import Options
-from rowmq.subscriber.settling import Kind, Settlement, exhausted, unsettled_error
+from rowmq.subscriber.settling import (
+    Kind,
+    Settlement,
+    error_text,
+    exhausted,
+    unsettled_error,
+)
 
 if TYPE_CHECKING:
     from rowmq.subscriber.subscription import Subscription
 
 __all__ = ["Polling"]
+
+log = logging.getLogger("rowmq")
 
 PAUSE_SECONDS_FIRST = 0.005
 PAUSE_GROWTH = 1.6
@@ -79,7 +88,13 @@ class Polling:
         subscription = self.subscription
         member = yield from subscription.join()
         if time.monotonic() >= subscription.sharing.due_at:
-            yield from subscription.sharing.tend(member)
+            try:
+                yield from subscription.sharing.tend(member)
+            except TransientError as error:  # what is owned can be delivered all the same
+                log.warning(
+                    "subscriber %s could not share out: %s", subscription.options.name, error
+                )
+                subscription.sharing.postpone()
         yield from subscription.mend()
         look = time.monotonic() - self.found_at > FRESH_SECONDS
         looked = look and not (subscription.leases.finds_more and subscription.clock.heard)
@@ -219,12 +234,18 @@ class Polling:
         out whatever comes of this.
         """
         unreadable, self._unreadable = self._unreadable, []
-        if unreadable:
-            try:
-                yield from self.subscription.settling.settle(unreadable)
-            except BaseException:
-                self._unreadable += unreadable
-                raise
+        if not unreadable:
+            return
+        try:
+            yield from self.subscription.settling.settle(unreadable)
+        except Exception as error:  # noqa: BLE001 - they come again when their visibility passes
+            log.warning("what does not parse could not be given up: %s", error)
+        except BaseException:
+            self._unreadable += unreadable
+            raise
+        if not self.subscription.options.buries:
+            for settlement in unreadable:
+                log.warning("%s does not parse: %s", settlement.token, settlement.error)
 
     def _delivery(self, holding: Holding, row: Row) -> tuple[Any, str | None]:
         offset = row[1]
@@ -235,9 +256,9 @@ class Polling:
         subscription, options = self.subscription, self.subscription.options
         try:
             message = message_of(row, options.topic, holding.key, options.type)
-        except PayloadMismatch as mismatch:
-            error = str(mismatch)
-            message = message_of(row, options.topic, holding.key, None)
+        except Exception as problem:  # noqa: BLE001 - a type's own code may raise anything
+            error = error_text(problem)
+            message = unread_message_of(row, options.topic, holding.key)
         delivery = subscription.flavour.deliver(message, token)
         token.hand_out(delivery, held=options.strict)
         holding.tokens[offset] = token

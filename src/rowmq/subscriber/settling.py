@@ -9,7 +9,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple, TypeGuard
 
 from rowmq.drivers.base import Steps
-from rowmq.errors import AlreadySettled, SerializationFailure, StaleLease
+from rowmq.errors import AlreadySettled, InvalidOption, Locked, SerializationFailure, StaleLease
 from rowmq.message import new_id
 from rowmq.progress import Progress, Range
 from rowmq.store.leases import Change, Conflict, Loaded, Member
@@ -21,7 +21,17 @@ from rowmq.subscriber.options import Options
 if TYPE_CHECKING:
     from rowmq.subscriber.subscription import Subscription
 
-__all__ = ["Kind", "Settlement", "Settling", "exhausted", "settled_before", "unsettled_error"]
+__all__ = [
+    "Kind",
+    "Settlement",
+    "Settling",
+    "error_text",
+    "exhausted",
+    "settled_before",
+    "unsettled_error",
+]
+
+ERROR_CHARS_MAX = 16_000
 
 CONFLICTS_MAX = 10
 """How often a write is decided anew before it is given up."""
@@ -56,7 +66,7 @@ class Settling:
         for _ in range(CONFLICTS_MAX):
             doubtful = {s.token.holding.id: s.token.holding for s in settlements}
             yield from self.subscription.reload(
-                [h for h in doubtful.values() if h.doubtful], skip=False
+                [h for h in doubtful.values() if h.doubtful], skip=True
             )
             drafts, burials, outcomes = self._draft(settlements)
             try:
@@ -82,6 +92,9 @@ class Settling:
             if subscription.holdings.get(holding.id) is not holding:
                 outcomes.append(stale(token))
                 continue
+            if holding.doubtful:
+                outcomes.append(busy(token))
+                continue
             if not is_open(holding.progress, token):
                 outcomes.append(void(holding.progress, token))
                 continue
@@ -103,7 +116,7 @@ class Settling:
         wake = options.strict or subscription.full
         for settlement, outcome in zip(settlements, outcomes, strict=True):
             token, holding = settlement.token, settlement.token.holding
-            if settlement.kind is Kind.EXTEND and outcome is None:
+            if isinstance(outcome, Locked) or (settlement.kind is Kind.EXTEND and outcome is None):
                 continue
             if holding.tokens.get(token.offset) is token:
                 del holding.tokens[token.offset]
@@ -132,6 +145,8 @@ class Settling:
             subscription.doubt(holding)
         yield from subscription.store.dialect.seize()
         loaded = yield from subscription.leases.load(member.group_id, sorted(holdings))
+        for holding in holdings.values():
+            subscription.doubt(holding)  # again: it may have been loaded meanwhile
         places = {place.partition_id: place for place in loaded}
         drafts: dict[int, Draft] = {}
         burials: list[Burial] = []
@@ -167,6 +182,13 @@ def void(progress: Progress, token: Token) -> Exception:
     """Why a delivery of a partition that is still ours cannot be settled."""
     settled = token.tentative and was_settled(progress, token)
     return settled_before(token) if settled else stale(token)
+
+
+def busy(token: Token) -> Locked:
+    return Locked(
+        f"{token}: a transaction that has settled another message of this key is still open; "
+        f"nothing was changed. Try again when it has ended"
+    )
 
 
 def stale(token: Token) -> StaleLease:
@@ -232,3 +254,17 @@ def unsettled_error(known: Range, options: Options) -> str:
 
 def micros(seconds: float) -> int:
     return round(seconds * 1_000_000)
+
+
+def error_text(error: str | BaseException | None) -> str | None:
+    """An error as text that every database can store."""
+    if error is None:
+        return None
+    if isinstance(error, BaseException):
+        text = f"{type(error).__name__}: {error}"
+    elif isinstance(error, str):
+        text = error
+    else:
+        raise InvalidOption(f"error must be a str or an exception, not {error!r}")
+    text = text[:ERROR_CHARS_MAX].replace("\0", "\\0")
+    return text.encode("utf-8", "backslashreplace").decode()

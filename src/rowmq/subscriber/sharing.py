@@ -47,6 +47,10 @@ class Sharing:
         if newest > self._newest:
             self.due_at = min(self.due_at, self._last_at + SOONEST_SECONDS)
 
+    def postpone(self) -> None:
+        """Try again later."""
+        self.due_at = time.monotonic() + self.subscription.options.discovery_interval
+
     def tend(self, member: Member) -> Steps[None]:
         """Take what is missing to a fair share, or give up what is too much."""
         began = time.monotonic()
@@ -71,8 +75,8 @@ class Sharing:
             run, partial(leases.survey, member, subscription.options.topic)
         )
         again = False
-        if survey.expired:
-            yield partial(run, partial(leases.sweep, member.group_id))
+        if survey.dead and survey.alive:
+            yield partial(run, partial(leases.sweep, member.group_id, survey.dead))
             again = True
         if self._must_adopt(survey.newest):
             topic = subscription.options.topic
@@ -101,8 +105,8 @@ class Sharing:
     def _balance(self, member: Member, survey: Survey) -> Steps[None]:
         subscription = self.subscription
         holdings = subscription.holdings
-        if survey.owned > len(holdings):
-            yield from self._release_unknown(member)
+        if survey.owned != len(holdings):
+            yield from self._reconcile(member)
         partitions = survey.leased + len(survey.free)
         share = fair_share(partitions, max(1, survey.subscribers), survey.rank)
         for holding in holdings.values():
@@ -144,12 +148,16 @@ class Sharing:
             self.subscription.lose(holdings)
             yield partial(self.subscription.flavour.run, release)
 
-    def _release_unknown(self, member: Member) -> Steps[None]:
-        """Free leases that are ours in the database only: an answer was lost on its way."""
+    def _reconcile(self, member: Member) -> Steps[None]:
+        """Free leases that are ours in the database only, since an answer was lost on its way; and
+        drop those that are ours in memory only.
+        """
         subscription = self.subscription
         owned = partial(subscription.leases.owned, member)
-        ids: list[int] = yield partial(subscription.flavour.run, owned)
-        unknown = [id for id in ids if id not in subscription.holdings]
+        ids = set((yield partial(subscription.flavour.run, owned)))
+        gone = [h for id, h in subscription.holdings.items() if id not in ids]
+        subscription.lose(gone)
+        unknown = sorted(ids - set(subscription.holdings))
         release = partial(subscription.leases.release, member, unknown)
         yield partial(subscription.flavour.run, release)
 

@@ -4,7 +4,9 @@ What they do is in `subscription`, what they do it with in `flavours`.
 """
 
 import asyncio
+import contextlib
 import logging
+import time
 from collections.abc import AsyncIterator, Generator, Iterable, Iterator, Sequence
 from functools import partial
 from types import TracebackType
@@ -13,7 +15,7 @@ from typing import Any, Generic, Self, TypeVar
 from rowmq.combining import AsyncCombiner, Combiner
 from rowmq.drivers.base import take_steps, take_steps_async
 from rowmq.drivers.forking import after_fork
-from rowmq.errors import Closed
+from rowmq.errors import Closed, Locked
 from rowmq.message import Message
 from rowmq.subscriber.delivery import AsyncDelivery, Delivery, acks, claim, conclude, let_go
 from rowmq.subscriber.flavours import Tasks, Threads
@@ -28,6 +30,9 @@ __all__ = ["AsyncSubscriber", "Subscriber"]
 
 log = logging.getLogger("rowmq")
 T = TypeVar("T")
+
+CALLS_MAX = 1_000_000
+"""Settles that share a transaction: all that one call brings, however many."""
 
 
 class _Common(Generic[T]):
@@ -75,9 +80,19 @@ class Subscriber(_Common[T]):
         self._flavour = Threads(home, self._deliver)
         self._core = Subscription(home.store, options, self._flavour)
         self._combiner: Combiner[Settlement, None] = Combiner(
-            self._flush, one_lane, no_size, repeatable=False, linger=options.flush_interval
+            self._flush,
+            one_lane,
+            no_size,
+            repeatable=False,
+            linger=options.flush_interval,
+            calls_max=CALLS_MAX,
         )
-        take_steps(self._core.start())
+        try:
+            take_steps(self._core.start())
+        except BaseException:
+            with contextlib.suppress(Exception):
+                take_steps(self._core.leave())  # as if it had never come
+            raise
         self._flavour.begin(self._core)
         after_fork(self)
 
@@ -140,18 +155,32 @@ class Subscriber(_Common[T]):
     def _settle(self, settlements: Sequence[Settlement], connection: Any) -> None:
         claim(settlements)
         if connection is None:
-            try:
-                self._combiner.submit_many(settlements)
-            except Exception:
-                raise  # each delivery was told its own outcome
-            except BaseException:
-                conclude(settlements)  # interrupted: nobody knows
-                raise
+            self._settle_alone(settlements)
             return
         try:
             self._home.run(partial(self._core.settling.settle_within, settlements), connection)
         finally:
             conclude(settlements)
+
+    def _settle_alone(self, settlements: Sequence[Settlement]) -> None:
+        """Settle in a transaction of our own. What a transaction of the user's has locked is waited
+        for here, where nobody else has to wait with us.
+        """
+        patience = Patience(self._home.store.dialect.lock_timeout)
+        try:
+            while settlements:
+                try:
+                    self._combiner.submit_many(settlements)
+                except Locked:
+                    settlements = patience.left(settlements)
+                    time.sleep(patience.pause)
+                else:
+                    return
+        except Exception:
+            raise  # each delivery was told its own outcome
+        except BaseException:
+            conclude(settlements)  # interrupted: nobody knows
+            raise
 
     def _flush(self, settlements: list[Settlement]) -> list[Exception | None]:
         outcomes: list[Exception | None] | None = None
@@ -178,6 +207,7 @@ class AsyncSubscriber(_Common[T]):
             at_once=1,
             repeatable=False,
             linger=options.flush_interval,
+            calls_max=CALLS_MAX,
         )
 
     async def poll(
@@ -245,7 +275,7 @@ class AsyncSubscriber(_Common[T]):
             try:
                 await take_steps_async(self._core.start())
             except BaseException:
-                self._started = False
+                await self.close()  # as if it had never come
                 raise
             self._flavour.begin(self._core)
             after_fork(self)
@@ -257,13 +287,7 @@ class AsyncSubscriber(_Common[T]):
     async def _settle(self, settlements: Sequence[Settlement], connection: Any) -> None:
         claim(settlements)
         if connection is None:
-            try:
-                await self._combiner.submit_many(settlements)
-            except Exception:
-                raise  # each delivery was told its own outcome
-            except BaseException:
-                conclude(settlements)  # interrupted: nobody knows
-                raise
+            await self._settle_alone(settlements)
             return
         try:
             await self._home.run(
@@ -272,6 +296,24 @@ class AsyncSubscriber(_Common[T]):
         finally:
             conclude(settlements)
 
+    async def _settle_alone(self, settlements: Sequence[Settlement]) -> None:
+        """Settle in a transaction of our own: see `Subscriber`."""
+        patience = Patience(self._home.store.dialect.lock_timeout)
+        try:
+            while settlements:
+                try:
+                    await self._combiner.submit_many(settlements)
+                except Locked:
+                    settlements = patience.left(settlements)
+                    await asyncio.sleep(patience.pause)
+                else:
+                    return
+        except Exception:
+            raise  # each delivery was told its own outcome
+        except BaseException:
+            conclude(settlements)  # interrupted: nobody knows
+            raise
+
     async def _flush(self, settlements: list[Settlement]) -> list[Exception | None]:
         outcomes: list[Exception | None] | None = None
         try:
@@ -279,6 +321,21 @@ class AsyncSubscriber(_Common[T]):
             return outcomes
         finally:
             conclude(settlements, outcomes)
+
+
+class Patience:
+    """How long a settle waits for a transaction that has locked its partition."""
+
+    pause = 0.02
+
+    def __init__(self, seconds: float) -> None:
+        self._until = time.monotonic() + seconds
+
+    def left(self, settlements: Sequence[Settlement]) -> list[Settlement]:
+        """Those to try again, taken again; raises when it has been long enough."""
+        if time.monotonic() > self._until:
+            raise  # noqa: PLE0704 - what was just caught
+        return [settlement for settlement in settlements if settlement.token.claim()]
 
 
 def one_lane(_: Settlement) -> str:

@@ -134,6 +134,8 @@ class Subscription:
         try:
             if self.member is not None and not self.expired:
                 yield from self.mend()  # what reached nobody is to cost no attempt
+        except Exception as error:  # noqa: BLE001 - to hand over is what matters
+            log.warning("subscriber %s could not tidy up: %s", self.options.name, error)
         finally:
             self.closed = True
             member, self.member = self.member, None
