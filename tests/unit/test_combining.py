@@ -900,6 +900,7 @@ async def test_several_items_of_a_task_go_out_as_one(monkeypatch: pytest.MonkeyP
     with pytest.raises(AssertionError, match="one lane"):
         await combiner.submit_many(["x/1", "y/1"])
     monkeypatch.setattr(combining, "CALLS_MAX", 2)
+    combiner = async_settler(work)
     assert await combiner.submit_many(["a", "b", "c"]) == ["A", "B", "C"]
     assert work.batches[2:] == [["a", "b"], ["c"]]
 
