@@ -185,6 +185,8 @@ class Retention:
         params = (self.dialect.text(topic),)
         groups = yield Statement("retention.groups", self.dialect.sql(GROUPS), params)
         for group_id, name in groups:
+            # So that it has a place everywhere, which tells what it has lost once and not again.
+            yield from self.leases.adopt(topic, group_id)
             lost = yield from self.pass_by(group_id, spans, below=below)
             if lost:
                 expired[as_text(name)] = lost
@@ -195,18 +197,12 @@ class Retention:
     def pass_by(self, group_id: int, spans: Sequence[Span], *, below: bool) -> Operation[int]:
         """Take a group past spans, which lie `below` the log or are its beginning."""
         ids = sorted({span.partition_id for span in spans})
-        places = yield from self.leases.load(group_id, ids)
-        known = {place.partition_id: place for place in places}
         changes, lost = [], 0
-        for id in ids:
-            mine = [span for span in spans if span.partition_id == id]
-            place = known.get(id)
-            if place is not None:
-                change, missed = passed(place, mine, below=below)
-                changes += [] if change is None else [change]
-                lost += missed
-            elif not below:  # it has not come here yet, and begins after the span
-                lost += sum(span.last - span.first + 1 for span in mine)
+        for place in (yield from self.leases.load(group_id, ids)):
+            mine = [span for span in spans if span.partition_id == place.partition_id]
+            change, missed = passed(place, mine, below=below)
+            changes += [] if change is None else [change]
+            lost += missed
         yield from self.leases.overwrite(group_id, changes)
         return lost
 

@@ -224,7 +224,9 @@ class Polling:
                     deliveries.append(delivery)
                 else:
                     token = holding.tokens[offset]
-                    self._unreadable.append(Settlement(token, Kind.REJECT, error=error))
+                    # A dead letter that does not parse is not to be lost to a wrong type.
+                    kind = Kind.REJECT if self.subscription.options.buries else Kind.NACK
+                    self._unreadable.append(Settlement(token, kind, error=error))
             self._pass_over(holding, missing)
         self.again = self.again or (bool(spans) and not deliveries)
         return deliveries
