@@ -146,10 +146,14 @@ START_AT_LATEST = f"""{_PLACE}
     SELECT ?, p.id, p.next_offset - 1, p.next_offset - 1, p.next_offset, 0, 0, 0, 0, 0, 0
     FROM {{partitions}} p WHERE p.topic = ?"""
 
+# A subquery, looked up row by row: a join's plan that was made while the tables were empty scans
+# one of them for each row of the other.
 ADOPT = f"""{_PLACE}
     SELECT ?, p.id, p.first_offset - 1, p.first_offset - 1, p.first_offset, 0, 0, 0, 0, 0, 0
-    FROM {{partitions}} p LEFT JOIN {{offsets}} o ON o.group_id = ? AND o.partition_id = p.id
-    WHERE p.topic = ? AND o.partition_id IS NULL
+    FROM {{partitions}} p
+    WHERE p.topic = ? AND (
+        SELECT o.epoch FROM {{offsets}} o WHERE o.group_id = ? AND o.partition_id = p.id
+    ) IS NULL
     {{on_conflict}}"""
 
 LIST = f"""

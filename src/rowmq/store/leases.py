@@ -221,7 +221,7 @@ class Leases:
     def adopt(self, topic: str, group_id: int) -> Operation[None]:
         """Give the group a place in every partition that it has none in: at its beginning."""
         yield from self.groups.keep(group_id)
-        params = (group_id, group_id, self.dialect.text(topic))
+        params = (group_id, self.dialect.text(topic), group_id)
         yield Statement("leases.adopt", self.dialect.sql(ADOPT), params)
 
     def acquire(
