@@ -202,11 +202,9 @@ class Leases:
         living = {id for id, alive in result if id and alive}
         known = {id for id, _ in result if id}
         (newest,) = [newest for id, newest in result if not id]
-        sql = self.dialect.sql(OWNERS)
-        result = yield Statement("leases.owners", sql, (group_id,), sole=True)
-        owners = {owner: int(count) for owner, count in result}
         sql = self.dialect.sql(LIST_FREE)
-        result = yield Statement("leases.list_free", sql, (group_id, FREE_MAX), sole=True)
+        result = yield Statement("leases.list_free", sql, (group_id, group_id, FREE_MAX), sole=True)
+        owners = {owner: int(count) for owner, count, free in result if not free}
         return Survey(
             alive=subscriber_id in living,
             subscribers=len(living),
@@ -215,7 +213,7 @@ class Leases:
             leased=sum(owners.values()),
             owned=owners.get(subscriber_id, 0),
             newest=newest,
-            free=[row[0] for row in result],
+            free=sorted(id for id, _, free in result if free),
         )
 
     def adopt(self, topic: str, group_id: int) -> Operation[None]:
@@ -513,17 +511,20 @@ SURVEY = """
     SELECT s.id, CASE WHEN s.expires_at > {now} THEN 1 ELSE 0 END
     FROM {subscribers} s WHERE s.group_id = ?"""
 
-OWNERS = """
-    SELECT leased_by, COUNT(*) FROM {offsets} WHERE group_id = ? AND leased_by > 0
-    GROUP BY leased_by"""
-
-# What holds messages, and what has something left to deliver: the same, unless a message was given
-# back that the log has let go of.
+# How many partitions each owner has, and which are free, in one statement: what somebody takes at
+# this moment is counted once. Free is what holds messages, or has something left to deliver; that
+# is the same, unless a message was given back that the log has let go of.
 LIST_FREE = """
-    SELECT o.partition_id FROM {offsets} o {join} {partitions} p ON p.id = o.partition_id
-    WHERE o.group_id = ? AND o.leased_by = 0
-      AND (p.next_offset > p.first_offset OR o.offset_acked < p.next_offset - 1)
-    ORDER BY o.partition_id LIMIT ?"""
+    SELECT leased_by, COUNT(*), 0 FROM {offsets} WHERE group_id = ? AND leased_by > 0
+    GROUP BY leased_by
+    UNION ALL
+    SELECT * FROM (
+        SELECT o.partition_id, 0, 1
+        FROM {offsets} o {join} {partitions} p ON p.id = o.partition_id
+        WHERE o.group_id = ? AND o.leased_by = 0
+          AND (p.next_offset > p.first_offset OR o.offset_acked < p.next_offset - 1)
+        ORDER BY o.partition_id LIMIT ?
+    ) w"""
 
 LOCK_FREE = """
     SELECT o.partition_id FROM (<source>) w
