@@ -238,6 +238,7 @@ def redrive_steps(
         names = [found.name for found in groups]
     else:
         names = [check_group(group)]
+        yield partial(run, partial(store.groups.find, check_topic(topic), names[0]))
     total = 0
     for name in names:
         redrive = partial(store.letters.redrive, check_topic(topic), group=name)

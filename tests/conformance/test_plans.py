@@ -5,10 +5,13 @@ parameters they had.
 """
 
 import json
+import re
 import sqlite3
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -17,14 +20,25 @@ import pytest
 from psycopg import sql as composed
 
 import rowmq
-from rowmq import Message
+from rowmq import Message, store
 from rowmq.store.statement import Statement
 from tests.databases import Database, Databases, MySQLDatabase, SQLiteDatabase
 
 HUGE = 100_000
 PARTITIONS = 2_000
 EACH = 20
-LARGE_TABLES = ("messages", "partitions", "topics")
+WIDE = 20_000
+NARROW = 50
+LARGE_TABLES = (
+    "messages",
+    "partitions",
+    "topics",
+    "groups",
+    "offsets",
+    "delivery_state",
+    "subscribers",
+    "dead_letters",
+)
 
 SERIES = {
     "sqlite": "WITH RECURSIVE s(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM s WHERE n < {count}) ",
@@ -35,7 +49,7 @@ SERIES = {
 
 @pytest.fixture(scope="module")
 def large(databases: Databases) -> Callable[[str], Database]:
-    """Databases with more than 100,000 messages, made once each."""
+    """Databases with more than 100,000 messages, and groups with 20,000 partitions, made once."""
     made: dict[str, Database] = {}
 
     def get(name: str) -> Database:
@@ -43,6 +57,7 @@ def large(databases: Databases) -> Callable[[str], Database]:
             made[name] = databases.get(name).create()
             databases.stack.callback(made[name].drop)
             fill(made[name])
+            fill_groups(made[name])
         return made[name]
 
     return get
@@ -94,6 +109,65 @@ def fill(database: Database) -> None:
     )
 
 
+def fill_groups(database: Database) -> None:
+    """A topic of 20,000 partitions and three groups, a narrow one, and thousands of others."""
+    with rowmq.connect(database.url) as mq:
+        live = [Message(payload=n, key=f"live{n % 100}") for n in range(800)]
+        mq.publish_many("other", live)
+        few = [Message(payload=n, key=f"k{n % NARROW}") for n in range(NARROW * 8)]
+        mq.publish_many("narrow", few)
+        for topic, group in [("other", "g1"), ("other", "g2"), ("other", "g3"), ("narrow", "g1")]:
+            mq.create_group(topic, group)
+    own = "(SELECT id FROM rowmq_groups WHERE topic = 'other' AND consumer_group = 'g1')"
+    for key in ("a", "b"):
+        database.execute(
+            "INSERT INTO rowmq_partitions (topic, partition_key, next_offset) "
+            f"SELECT topic, '{key}', 3 FROM rowmq_topics WHERE created_at = 0"
+        )
+    database.execute(
+        "INSERT INTO rowmq_groups (topic, consumer_group, start_at, created_at) "
+        "SELECT topic, 'g', 'earliest', 0 FROM rowmq_topics WHERE created_at = 0"
+    )
+    subscribers = (
+        "INSERT INTO rowmq_subscribers (group_id, heartbeat_at, expires_at, subscriber_name) "
+    )
+    far = 4_000_000_000_000_000
+    database.execute(
+        f"{subscribers} SELECT {own}, 0, {far}, 'w' FROM rowmq_topics WHERE created_at = 0 "
+        "LIMIT 1000"
+    )
+    database.execute(
+        f"{subscribers} SELECT id, 0, {far}, 'w' FROM rowmq_groups WHERE created_at = 0"
+    )
+    (first,) = database.execute(f"SELECT MIN(id) FROM rowmq_subscribers WHERE group_id = {own}")[0]
+    database.execute(
+        "INSERT INTO rowmq_offsets (group_id, partition_id, offset_acked, offset_delivered, "
+        "tail_first, tail_until, epoch, version, tail_attempts, touched, leased_by) "
+        "SELECT g.id, p.id, 0, 0, 1, 0, 0, 0, 0, 0, CASE WHEN g.topic = 'other' AND "
+        f"g.consumer_group = 'g1' AND p.next_offset = 9 AND p.largest_bytes = 0 "
+        f"THEN {first} + p.id - 1000 * FLOOR(p.id / 1000) ELSE 0 END "
+        "FROM rowmq_groups g JOIN rowmq_partitions p ON p.topic = g.topic"
+    )
+    for offset in (2, 4):
+        database.execute(
+            "INSERT INTO rowmq_delivery_state (group_id, partition_id, first_offset, last_offset, "
+            "invisible_until, attempts, state) "
+            f"SELECT o.group_id, o.partition_id, {offset}, {offset}, 0, 1, 3 FROM rowmq_offsets o "
+            "JOIN rowmq_groups g ON g.id = o.group_id WHERE o.leased_by > 0 OR g.created_at = 0"
+        )
+    numbers = "(SELECT 1 AS n UNION ALL SELECT 2 UNION ALL SELECT 3 UNION ALL SELECT 4)"
+    database.execute(
+        "INSERT INTO rowmq_dead_letters (partition_id, message_offset, origin_partition_id, "
+        "origin_offset, failed_at, attempts, origin_topic, consumer_group, origin_id) "
+        "SELECT p.id, v.n, p.id, v.n, v.n, 3, p.topic, 'g', 'x' "
+        f"FROM rowmq_partitions p, {numbers} v WHERE p.next_offset = 3"
+    )
+    if isinstance(database, MySQLDatabase):
+        database.execute(f"ANALYZE TABLE {', '.join(f'rowmq_{name}' for name in LARGE_TABLES)}")
+    else:
+        database.execute("ANALYZE")
+
+
 def hot_calls(mq: rowmq.RowMQ) -> None:
     """Every call of the hot paths, in the sizes that differ."""
     mq.publish("big", 1, key="huge")
@@ -133,6 +207,270 @@ def test_hot_statements_use_indexes_only(
     assert scans == []
 
 
+# --- groups, leases, dead letters and garbage collection ----------------------------------------
+
+ALL_OF_A_TOPIC = {
+    "groups.lag",
+    "groups.list",
+    "groups.partitions",
+    "groups.start_at_latest",
+    "leases.adopt",
+    "leases.list_free",
+    "leases.survey",
+    "letters.count",
+    "letters.list",
+    "retention.acked",
+    "retention.given_back",
+    "retention.old",
+}
+"""What looks at all partitions of a topic, all places of a group, or all letters, by design."""
+
+ALL_OF_A_GROUP = {"groups.drop_delivery_state", "groups.drop_offsets", "groups.drop_subscribers"}
+"""What deletes all rows of a group."""
+
+READ_MAX = 40 * NARROW
+"""How many rows a statement about the narrow topic may read, far from what any table holds."""
+
+
+def consume(mq: rowmq.RowMQ, database: Database, topic: str, count: int) -> None:
+    """Every call of a subscriber, and every way to settle."""
+    mq.publish(topic, 1, key="of one who is dead")
+    group = f"SELECT id FROM rowmq_groups WHERE topic = '{topic}' AND consumer_group = 'g1'"
+    dead = f"SELECT MIN(id) FROM rowmq_subscribers WHERE group_id = ({group})"
+    with (
+        mq.subscribe(topic, group="g1", discovery_interval=60),
+        mq.subscribe(topic, group="g1", discovery_interval=0.02, idle_timeout=0) as sub,
+    ):
+        database.execute(
+            f"UPDATE rowmq_subscribers SET expires_at = 1 WHERE id = {database.execute(dead)[0][0]}"
+        )
+        deliveries: list[Any] = []
+        while len(deliveries) < count:
+            deliveries += sub.poll(max=count - len(deliveries), timeout=5)
+        by_key: dict[str, list[Any]] = {}
+        for delivery in deliveries:
+            by_key.setdefault(delivery.message.key, []).append(delivery)
+        (first, second, third), *others = (each[:3] for each in by_key.values() if len(each) > 2)
+        second.ack()
+        third.nack(delay=60, error="later")
+        first.reject(error="no")
+        with mq.transaction() as tx:
+            others[0][1].ack(connection=tx)
+            others[0][0].extend(60, connection=tx)
+        sub.poll(timeout=0.05)
+        sub.ack([d for rest in others[1:] for d in rest])
+        core: Any = sub._core
+        mq._run(partial(core.leases.beat, core.member, lease_us=core.options.lease_us))
+
+
+def administer(mq: rowmq.RowMQ, topic: str, key: str) -> None:
+    """Every call of an operator that is not about a whole topic."""
+    mq.redrive(topic, group="g1", ids=["no such id"])
+    mq.redrive(topic, group="g1")
+    mq.seek(topic, "g1", to={key: 3})
+    mq.seek(topic, "g1", to="earliest", key=key)
+    mq.seek(topic, "g1", to=datetime.now(UTC), key=key)
+    mq.gc(topic)
+
+
+def exhaust(mq: rowmq.RowMQ) -> None:
+    """All of the narrow topic: acked, given up, collected, given back, too old, dropped."""
+    mq.groups("narrow")
+    mq.lag("narrow", "g1")
+    mq.create_group("narrow", "late", start="latest")
+    mq.drop_group("narrow", "late")
+    with mq.subscribe("narrow", group="g1", discovery_interval=0.02) as sub:
+        deliveries: list[Any] = []
+        mq.seek("narrow", "g1", to="earliest")
+        while batch := sub.poll(max=1000, timeout=0.3):
+            deliveries += batch
+        sub.ack(deliveries[2:])
+        for delivery in deliveries[:2]:
+            delivery.reject(error="no")
+    mq.gc("narrow")
+    mq.redrive("narrow", group="g1")
+    mq.create_group("narrow", "abandoned")
+    mq.publish_many("narrow", [Message(payload=n, key=f"k{n}") for n in range(NARROW)])
+    mq.configure_topic("narrow", retention=timedelta(milliseconds=1))
+    with mq.subscribe("narrow", group="g1", discovery_interval=0.02) as sub:
+        sub.poll(max=5, timeout=5)[0].reject(error="no")
+        mq.gc("narrow")
+        sub.poll(max=5, timeout=0.1)
+    mq.purge_dead_letters("narrow")
+
+
+OF_GROUPS = ("leases.", "groups.", "letters.", "retention.")
+
+
+@contextmanager
+def watching(mq: rowmq.RowMQ) -> Iterator[dict[str, Statement]]:
+    """One statement of each text that is run meanwhile."""
+    seen: dict[str, Statement] = {}
+
+    def see(statement: Statement) -> None:
+        if statement.name.startswith(OF_GROUPS):
+            seen.setdefault(statement.sql, statement)
+
+    mq._driver.observers.append(see)
+    yield seen
+    mq._driver.observers.remove(see)
+
+
+@pytest.fixture(scope="module")
+def of_groups(large: Callable[[str], Database]) -> Callable[[str], dict[str, list[Statement]]]:
+    """Statements of the wide topic and of the narrow one, watched once for each database."""
+    known: dict[str, dict[str, list[Statement]]] = {}
+
+    def get(name: str) -> dict[str, list[Statement]]:
+        if name not in known:
+            subject = large(name)
+            with rowmq.connect(subject.url) as mq:
+                with watching(mq) as wide:
+                    consume(mq, subject, "other", 60)
+                    administer(mq, "other", "live7")
+                with watching(mq) as narrow:
+                    consume(mq, subject, "narrow", 160)
+                    administer(mq, "narrow", "k7")
+                    exhaust(mq)
+            known[name] = {"wide": [*wide.values()], "narrow": [*narrow.values()]}
+        return known[name]
+
+    return get
+
+
+def test_every_statement_of_groups_is_explained(
+    of_groups: Callable[[str], dict[str, list[Statement]]], database: Database
+) -> None:
+    """Whoever adds a statement has it run by the calls above, too."""
+    folder = Path(store.__path__[0])
+    others = {"sqlite", "postgres", "mysql"} - {database.dialect}
+    text = "".join(path.read_text() for path in folder.glob("*.py") if path.stem not in others)
+    named = set(re.findall(r'"((?:leases|groups|letters|retention)\.[a-z_]+)"', text))
+    seen = {s.name for statements in of_groups(database.name).values() for s in statements}
+    if database.dialect != "mysql":
+        named.remove("leases.versions")  # for callers' transactions that read a snapshot
+    assert named - seen == set()
+    assert seen >= ALL_OF_A_TOPIC | ALL_OF_A_GROUP
+
+
+def test_statements_of_groups_use_indexes_only(
+    large: Callable[[str], Database],
+    of_groups: Callable[[str], dict[str, list[Statement]]],
+    database: Database,
+) -> None:
+    subject = large(database.name)
+    found = of_groups(database.name)
+    for table, least in (("partitions", WIDE), ("offsets", 3 * WIDE), ("delivery_state", 2 * WIDE)):
+        assert subject.execute(f"SELECT COUNT(*) FROM rowmq_{table}")[0][0] >= least
+    every = [*found["wide"], *found["narrow"]]
+    statements = [s for s in every if s.name not in ALL_OF_A_TOPIC | ALL_OF_A_GROUP]
+    assert len({s.name for s in statements}) >= 25
+    explain = {"sqlite": scans_of_sqlite, "postgres": scans_of_postgres, "mysql": scans_of_mysql}
+    assert explain[subject.dialect](subject, statements) == []
+
+
+def test_statements_about_a_topic_read_that_topic_only(
+    large: Callable[[str], Database],
+    of_groups: Callable[[str], dict[str, list[Statement]]],
+    database: Database,
+) -> None:
+    subject = large(database.name)
+    statements = [
+        s for s in of_groups(database.name)["narrow"] if s.name in ALL_OF_A_TOPIC | ALL_OF_A_GROUP
+    ]
+    count = {"sqlite": reads_of_sqlite, "postgres": reads_of_postgres, "mysql": reads_of_mysql}
+    reads = count[subject.dialect](subject, statements)
+    assert {what: rows for what, rows in reads.items() if rows > READ_MAX} == {}
+
+
+def test_reading_too_much_would_be_seen(
+    large: Callable[[str], Database], database: Database
+) -> None:
+    """The counting itself must be able to fail."""
+    subject = large(database.name)
+    sql = "SELECT COUNT(*) FROM rowmq_offsets WHERE offset_delivered = 77"
+    count = {"sqlite": reads_of_sqlite, "postgres": reads_of_postgres, "mysql": reads_of_mysql}
+    reads = count[subject.dialect](subject, [Statement("a scan", sql)])
+    assert min(reads.values()) > 3 * WIDE
+
+
+INSTRUCTIONS_PER_ROW = 3
+"""How many steps SQLite takes at least for a row that it looks at."""
+
+
+def reads_of_sqlite(database: Database, statements: list[Statement]) -> dict[str, float]:
+    """How many rows each statement may have looked at, by what the virtual machine had to do."""
+    assert isinstance(database, SQLiteDatabase)
+    reads: dict[str, float] = {}
+    with closing(sqlite3.connect(database.path, isolation_level=None)) as connection:
+        for s in statements:
+            steps = 0
+
+            def step() -> int:
+                nonlocal steps
+                steps += 1
+                return 0
+
+            connection.execute("BEGIN")
+            connection.set_progress_handler(step, 10)
+            connection.execute(s.sql, s.params).fetchall()
+            connection.set_progress_handler(None, 0)
+            connection.execute("ROLLBACK")
+            reads[s.name] = max(reads.get(s.name, 0), steps * 10 / INSTRUCTIONS_PER_ROW)
+    return reads
+
+
+def reads_of_postgres(database: Database, statements: list[Statement]) -> dict[str, float]:
+    reads: dict[str, float] = {}
+    with psycopg.connect(database.url, autocommit=True) as connection:
+        for mode in ("force_custom_plan", "force_generic_plan"):
+            connection.execute(f"SET plan_cache_mode = {mode}")
+            for number, s in enumerate(statements):
+                connection.execute(f"PREPARE {mode}_{number} AS {s.sql}")
+                values = [composed.Literal(value) for value in s.params]
+                arguments = composed.SQL("({})").format(composed.SQL(", ").join(values))
+                query = composed.SQL("EXPLAIN (ANALYZE, FORMAT JSON) EXECUTE {}{}").format(
+                    composed.Identifier(f"{mode}_{number}"),
+                    arguments if values else composed.SQL(""),
+                )
+                with connection.transaction(force_rollback=True):
+                    row = connection.execute(query).fetchone()
+                assert row is not None
+                reads[f"{s.name} ({mode})"] = rows_of(row[0][0]["Plan"])
+    return reads
+
+
+def rows_of(plan: dict[str, Any]) -> float:
+    """The rows that all parts of a plan have looked at."""
+    removed = (
+        "Rows Removed by Filter",
+        "Rows Removed by Join Filter",
+        "Rows Removed by Index Recheck",
+    )
+    rows = plan["Actual Rows"] + sum(plan.get(key, 0) for key in removed)
+    below = sum(rows_of(child) for child in plan.get("Plans", []))
+    return float(rows * plan["Actual Loops"] if "Scan" in plan["Node Type"] else 0) + below
+
+
+def reads_of_mysql(database: Database, statements: list[Statement]) -> dict[str, float]:
+    assert isinstance(database, MySQLDatabase)
+    reads: dict[str, float] = {}
+    with pymysql.connect(**database.options()) as connection, connection.cursor() as cursor:
+
+        def total() -> int:
+            cursor.execute("SHOW SESSION STATUS LIKE 'Handler_read%'")
+            return sum(int(value) for _, value in cursor.fetchall())
+
+        itself = -total() + total()  # what the counting counts
+        for s in statements:
+            before = total()
+            cursor.execute(s.sql, list(s.params) or None)
+            cursor.fetchall()
+            reads[s.name] = max(reads.get(s.name, 0), total() - before - itself)
+            connection.rollback()
+    return reads
+
+
 SCANS = {
     "of a table": "SELECT * FROM rowmq_messages m WHERE m.published_at = 7",
     "of an index": """
@@ -161,12 +499,14 @@ def scans_of_sqlite(database: Database, statements: list[Statement]) -> list[str
     with closing(sqlite3.connect(database.path)) as connection:
         for s in statements:
             plan = connection.execute("EXPLAIN QUERY PLAN " + s.sql, s.params).fetchall()
-            found += [
-                f"{s.name}: {row[3]}"
-                for row in plan
-                if row[3].startswith("SCAN") and "CONSTANT ROW" not in row[3]
-            ]
+            found += [f"{s.name}: {row[3]}" for row in plan if is_scan(row[3])]
     return found
+
+
+def is_scan(step: str) -> bool:
+    """Whether a step of SQLite's reads a whole table, if only to make an index of its own."""
+    given = ("CONSTANT ROW" in step, step in ("SCAN w", "SCAN s"), step.startswith("SCAN ("))
+    return "AUTOMATIC" in step or (step.startswith("SCAN") and not any(given))
 
 
 def scans_of_postgres(database: Database, statements: list[Statement]) -> list[str]:
@@ -213,13 +553,15 @@ def scans_of_mysql(database: Database, statements: list[Statement]) -> list[str]
         connection.cursor() as cursor,
     ):
         for s in statements:
-            if s.sql.strip().startswith("INSERT"):
+            if s.sql.strip().startswith("INSERT") and "SELECT" not in s.sql:
                 continue  # of values: there is nothing to look up
             cursor.execute("EXPLAIN FORMAT=TRADITIONAL " + s.sql, list(s.params) or None)
             for row in cursor.fetchall():
                 table = str(row["table"] or "")
                 if table.startswith("<") or row["type"] is None:
                     continue  # a list of parameters
+                if row["select_type"] == "INSERT":
+                    continue  # the table that is written to
                 if row["type"] in ("ALL", "index") or int(row["rows"] or 0) > 10_000:
                     found.append(f"{s.name}: {row['type']} of {table}, {row['rows']} rows")
     return found

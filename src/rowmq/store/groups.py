@@ -49,7 +49,7 @@ class Groups:
         """The id of a group; `keep` it from being dropped before this transaction ends."""
         params = (self.dialect.text(topic), self.dialect.text(group))
         sql = self.dialect.sql(FIND_AND_KEEP if keep else FIND)
-        result = yield Statement("groups.find", sql, params)
+        result = yield Statement("groups.find", sql, params, sole=not keep)
         if not result.rows:
             raise UnknownGroup(
                 f"topic {topic!r} has no group {group!r}; create it with create_group() or "
@@ -111,7 +111,7 @@ class Groups:
         """How far a group is behind in each partition, from counters and ranges."""
         id = yield from self.find(topic, group)
         params = (id, id, self.dialect.text(topic))
-        result = yield Statement("groups.lag", self.dialect.sql(LAG), params)
+        result = yield Statement("groups.lag", self.dialect.sql(LAG), params, sole=True)
         return [
             LagInfo(
                 key=as_text(key) or None,
@@ -152,7 +152,7 @@ ADOPT = f"""{_PLACE}
     SELECT ?, p.id, p.first_offset - 1, p.first_offset - 1, p.first_offset, 0, 0, 0, 0, 0, 0
     FROM {{partitions}} p
     WHERE p.topic = ? AND (
-        SELECT o.epoch FROM {{offsets}} o WHERE o.group_id = ? AND o.partition_id = p.id
+        SELECT o.epoch FROM {{offsets}} o {{by_key}} WHERE o.group_id = ? AND o.partition_id = p.id
     ) IS NULL
     {{on_conflict}}"""
 

@@ -114,9 +114,8 @@ class Retention:
         """Collect spans that are too old, whoever still wanted them."""
         if not (yield from self.groups.lock(topic)):
             return Collected()
-        # First: a place may have to be waited for, and publishers must not wait with us.
-        expired = yield from self.expire(topic, spans, below=False)
-        locked = yield from self.lock(spans, patient=False)
+        expired, passed_by = yield from self.expire(topic, spans, below=False)
+        locked = (yield from self.lock(passed_by, patient=False)) if passed_by else []
         messages = yield from self.shorten(locked)
         busy = [span for span in spans if span not in locked]
         return Collected(messages, busy, expired)
@@ -129,7 +128,7 @@ class Retention:
             return Collected()
         expired: Mapping[str, int] = {}
         if old:
-            expired = yield from self.expire(topic, spans, below=True)
+            expired, spans = yield from self.expire(topic, spans, below=True)
         else:
             again = yield from self.find_given_back(topic, old=False)
             spans = [span for span in spans if span in set(again)]
@@ -179,32 +178,41 @@ class Retention:
 
     def expire(
         self, topic: str, spans: Sequence[Span], *, below: bool
-    ) -> Operation[dict[str, int]]:
-        """Take every group past spans. How many messages each had not acked."""
+    ) -> Operation[tuple[dict[str, int], list[Span]]]:
+        """Take every group past spans: how many messages each had not acked, and which spans all of
+        them have passed. A place that a transaction has locked is not waited for.
+        """
         expired: dict[str, int] = {}
+        left = list(spans)
         params = (self.dialect.text(topic),)
         groups = yield Statement("retention.groups", self.dialect.sql(GROUPS), params)
         for group_id, name in groups:
             # So that it has a place everywhere, which tells what it has lost once and not again.
             yield from self.leases.adopt(topic, group_id)
-            lost = yield from self.pass_by(group_id, spans, below=below)
+            lost, ids = yield from self.pass_by(group_id, left, below=below)
+            left = [span for span in left if span.partition_id in ids]
             if lost:
                 expired[as_text(name)] = lost
                 sql = self.dialect.sql(COUNT_EXPIRED)
                 yield Statement("retention.count_expired", sql, (lost, group_id))
-        return expired
+        return expired, left
 
-    def pass_by(self, group_id: int, spans: Sequence[Span], *, below: bool) -> Operation[int]:
-        """Take a group past spans, which lie `below` the log or are its beginning."""
+    def pass_by(
+        self, group_id: int, spans: Sequence[Span], *, below: bool
+    ) -> Operation[tuple[int, set[int]]]:
+        """Take a group past spans, which lie `below` the log or are its beginning. How many
+        messages it had not acked, and in which partitions it has passed them.
+        """
         ids = sorted({span.partition_id for span in spans})
+        places = yield from self.leases.load(group_id, ids, skip=True)
         changes, lost = [], 0
-        for place in (yield from self.leases.load(group_id, ids)):
+        for place in places:
             mine = [span for span in spans if span.partition_id == place.partition_id]
             change, missed = passed(place, mine, below=below)
             changes += [] if change is None else [change]
             lost += missed
         yield from self.leases.overwrite(group_id, changes)
-        return lost
+        return lost, {place.partition_id for place in places}
 
 
 def passed(place: Loaded, spans: Sequence[Span], *, below: bool) -> tuple[Change | None, int]:

@@ -120,10 +120,10 @@ def chosen(
         if span is None:
             raise InvalidOption(f"topic {topic!r} has no messages with the key {key or None!r}")
         if not span.first <= offset <= span.last + 1:
+            held = f"the offsets {span.first} to {span.last}" if span.first <= span.last else "none"
             raise InvalidOption(
-                f"key {key or None!r} of topic {topic!r} holds the offsets {span.first} to "
-                f"{span.last}; seek to one of these, or to {span.last + 1} for what comes next, "
-                f"not to {offset}"
+                f"key {key or None!r} of topic {topic!r} holds {held}; seek to one that is there, "
+                f"or to {span.last + 1} for what comes next, not to {offset}"
             )
         places.append((span, offset - 1))
     return places

@@ -169,6 +169,8 @@ def acks(deliveries: Iterable[AnyDelivery[Any]]) -> list[Settlement]:
     """Many acks, each delivery once."""
     if isinstance(deliveries, AnyDelivery):
         raise InvalidInput("ack takes a list of deliveries; for a single one call delivery.ack()")
+    if not isinstance(deliveries, Iterable):
+        raise InvalidInput(f"ack takes a list of deliveries, not {deliveries!r}")
     tokens = {}
     for delivery in deliveries:
         if not isinstance(delivery, AnyDelivery):

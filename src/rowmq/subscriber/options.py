@@ -8,7 +8,8 @@ from typing import Any
 
 import msgspec
 
-from rowmq.errors import InvalidOption
+from rowmq.codec import Encoding, decode
+from rowmq.errors import InvalidOption, PayloadMismatch
 from rowmq.naming import check_group, check_topic
 from rowmq.policy import ExponentialBackoff, RetryStrategy
 from rowmq.store.groups import STARTS
@@ -116,7 +117,7 @@ def options_of(
         backoff=check_backoff(backoff),
         lease_duration=lease,
         heartbeat_interval=beat,
-        strict=bool(strict),
+        strict=check_strict(strict),
         dlq_suffix=suffix,
         max_in_flight=whole("max_in_flight", max_in_flight),
         max_bytes=whole("max_bytes", max_bytes),
@@ -124,7 +125,7 @@ def options_of(
         poll_interval=positive("poll_interval", poll_interval),
         discovery_interval=positive("discovery_interval", discovery_interval),
         idle_timeout=to_seconds(idle_timeout, name="idle_timeout"),
-        type=type,
+        type=check_type(type),
         on_lost=check_callback(on_lost),
     )
 
@@ -159,10 +160,28 @@ def check_suffix(topic: str, suffix: str) -> str:
     return suffix
 
 
+def check_strict(strict: bool) -> bool:
+    if not isinstance(strict, bool):
+        raise InvalidOption(f"strict must be True or False, not {strict!r}")
+    return strict
+
+
+def check_type(type: Any) -> Any:
+    """The type of payloads, if anything could ever parse as it: else all would be dead letters."""
+    try:
+        decode(b"null", Encoding.JSON, type)
+    except PayloadMismatch as error:
+        if isinstance(error.__cause__, TypeError):
+            raise InvalidOption(f"no payload can be read as type={type!r} ({error})") from error
+    except Exception:  # noqa: BLE001, S110 - a type's own code may raise for this payload
+        pass
+    return type
+
+
 def check_backoff(backoff: RetryStrategy | None) -> RetryStrategy:
     if backoff is None:
         return ExponentialBackoff()
-    if not isinstance(backoff, RetryStrategy):
+    if not isinstance(backoff, RetryStrategy) or isinstance(backoff, type):
         raise InvalidOption(
             f"backoff must be a retry strategy such as rowmq.ExponentialBackoff(), not {backoff!r}"
         )

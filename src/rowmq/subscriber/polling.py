@@ -75,6 +75,8 @@ class Polling:
             if deliveries:
                 self._empty_looks = 0
                 return deliveries
+            if self.subscription.closing:
+                return []
             at_once = at_once + 1 if self.again else 0
             if 0 < at_once < AT_ONCE_MAX:
                 continue
@@ -245,9 +247,8 @@ class Polling:
         except BaseException:
             self._unreadable += unreadable
             raise
-        if not self.subscription.options.buries:
-            for settlement in unreadable:
-                log.warning("%s does not parse: %s", settlement.token, settlement.error)
+        for settlement in unreadable:
+            log.warning("%s does not parse: %s", settlement.token, settlement.error)
 
     def _delivery(self, holding: Holding, row: Row) -> tuple[Any, str | None]:
         offset = row[1]

@@ -193,8 +193,9 @@ def busy(token: Token) -> Locked:
 
 def stale(token: Token) -> StaleLease:
     return StaleLease(
-        f"{token}: the lease was lost, or the visibility passed and it was delivered again; so "
-        f"nothing was changed. Whoever has the message now will settle it: let go of this delivery"
+        f"{token}: the lease was lost, or the visibility passed and it was delivered again, or the "
+        f"subscriber was closed; so this changed nothing. Whoever gets the message next settles "
+        f"it: let go of this delivery"
     )
 
 

@@ -6,6 +6,7 @@ What they do is in `subscription`, what they do it with in `flavours`.
 import asyncio
 import contextlib
 import logging
+import threading
 import time
 from collections.abc import AsyncIterator, Generator, Iterable, Iterator, Sequence
 from functools import partial
@@ -59,6 +60,14 @@ class _Common(Generic[T]):
         """Whether it was closed."""
         return self._core.closed
 
+    def __repr__(self) -> str:
+        options = self._core.options
+        state = "closed" if self.closed else f"owns {len(self._core.holdings)} partitions"
+        return (
+            f"<{type(self).__name__} {options.name!r} of group {options.group!r}, "
+            f"topic {options.topic!r}: {state}>"
+        )
+
     def reset(self) -> None:
         """In a forked child: this subscriber is the parent's."""
         self._forked = self._core.closed = True
@@ -77,6 +86,7 @@ class Subscriber(_Common[T]):
 
     def __init__(self, home: Home, options: Options) -> None:
         self._home = home
+        self._threads: set[int] = set()
         self._flavour = Threads(home, self._deliver)
         self._core = Subscription(home.store, options, self._flavour)
         self._combiner: Combiner[Settlement, None] = Combiner(
@@ -102,7 +112,10 @@ class Subscriber(_Common[T]):
         Waits for `timeout` seconds, or, with None, for as long as it takes. Messages of one key
         come in their order.
         """
-        return take_steps(self._core.polling.poll(*self._arguments(max, timeout)))
+        arguments = self._arguments(max, timeout)
+        self._close_if_asked()
+        with self._inside():
+            return take_steps(self._core.polling.poll(*arguments))
 
     def ack(self, deliveries: Iterable[Delivery[T]], *, connection: Any = None) -> None:
         """Ack many deliveries in one transaction."""
@@ -115,13 +128,24 @@ class Subscriber(_Common[T]):
                 deliveries = self.poll(max=1, timeout=None)
             except Closed:
                 return
+            if not deliveries:
+                self._close_if_asked()
             for delivery in deliveries:
                 yield delivery
                 let_go(delivery)
+            self._close_if_asked()
 
     def close(self) -> None:
-        """Settle what is under way, and hand everything over to others at once."""
+        """Settle what is under way, and hand everything over to others at once.
+
+        In a signal handler that comes upon a call of this subscriber, it is closed right after that
+        call, or at the next one if that gave messages.
+        """
         if self.closed:
+            return
+        if threading.get_ident() in self._threads:
+            self._core.closing = True
+            self._flavour.wake()
             return
         try:
             self._combiner.flush()
@@ -149,10 +173,30 @@ class Subscriber(_Common[T]):
         self._flavour.reset()
         super().reset()
 
+    @contextlib.contextmanager
+    def _inside(self) -> Iterator[None]:
+        """Know which threads are in a call: one that is cannot wait for its own end."""
+        thread = threading.get_ident()
+        outermost = thread not in self._threads
+        self._threads.add(thread)
+        try:
+            yield
+        finally:
+            if outermost:
+                self._threads.discard(thread)
+
+    def _close_if_asked(self) -> None:
+        if self._core.closing:
+            self.close()
+
     def _deliver(self, message: Message[T], token: Token) -> Delivery[T]:
         return Delivery(message, token=token, core=self._core, settle=self._settle)
 
     def _settle(self, settlements: Sequence[Settlement], connection: Any) -> None:
+        with self._inside():
+            self._settle_once(settlements, connection)
+
+    def _settle_once(self, settlements: Sequence[Settlement], connection: Any) -> None:
         claim(settlements)
         if connection is None:
             self._settle_alone(settlements)

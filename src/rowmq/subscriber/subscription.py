@@ -98,6 +98,8 @@ class Subscription:
         self.beaten_at = 0.0
         self.expired = False
         self.closed = False
+        self.closing = False
+        """Whether it is to be closed by whoever is in a call of it."""
         self.holdings: dict[int, Holding] = {}
         self.lively: set[int] = set()
         self.in_flight = 0
