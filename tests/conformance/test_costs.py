@@ -184,6 +184,9 @@ async def test_a_batch_reads_no_other_partitions_rows(
 async def test_new_partitions_are_looked_up_by_their_key(
     empty_database: Database, connect: Connect
 ) -> None:
+    """Also while the table is thought to be empty. To look through all of it for each partition is
+    then as cheap, but not if somebody else is filling it, as all subscribers of a new group do.
+    """
     mq = await connect(empty_database.url)
     await mq.migrate()
     await publish(mq, partitions=1_000, each=1)

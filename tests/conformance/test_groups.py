@@ -278,7 +278,6 @@ async def test_a_subscriber_of_a_group_that_was_dropped_and_made_again_goes_on(m
         async with mq.transaction() as tx:
             await mq.drop_group("t", "g", connection=tx)
             await mq.create_group("t", "g", connection=tx)
-        # BUG: only when the time has come to look for new partitions, after a heartbeat interval.
         (again,) = await take(sub, 1, seconds=5)
         assert (again.message.payload, again.attempt) == (1, 1)
         await again.ack()

@@ -347,8 +347,6 @@ def test_every_statement_of_groups_is_explained(
     text = "".join(path.read_text() for path in folder.glob("*.py") if path.stem not in others)
     named = set(re.findall(r'"((?:leases|groups|letters|retention)\.[a-z_]+)"', text))
     seen = {s.name for statements in of_groups(database.name).values() for s in statements}
-    if database.dialect != "mysql":
-        named.remove("leases.versions")  # for callers' transactions that read a snapshot
     assert named - seen == set()
     assert seen >= ALL_OF_A_TOPIC | ALL_OF_A_GROUP
 

@@ -117,6 +117,7 @@ async def test_a_heartbeat_writes_one_row_whatever_its_subscriber_owns(
 async def test_one_slow_look_around_does_not_keep_others_from_their_share(
     mq: Any, database: Database, connect: Connect
 ) -> None:
+    """Whatever made it slow: a lock, a pause of the process, many partitions to take."""
     await publish(mq, 10)
     slow = {"leases.survey"}
 
@@ -137,6 +138,9 @@ async def test_one_slow_look_around_does_not_keep_others_from_their_share(
 async def test_what_others_take_during_a_look_around_is_not_missed(
     mq: Any, database: Database
 ) -> None:
+    """What is leased and what is free must add up to all there is, also while it changes hands;
+    else a share comes out too small, and partitions are given up for nothing.
+    """
     await publish(mq, 12)
     with rowmq.connect(database.url) as other:
         leases, run = other._store.leases, other._driver.run

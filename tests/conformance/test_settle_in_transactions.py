@@ -555,22 +555,27 @@ ON_MYSQL = matrix("KINDS", "PyMySQL", "mysql+pymysql-Session", "asyncmy", "aiomy
 
 
 @pytest.mark.parametrize("chosen", ON_MYSQL, indirect=True)
+@pytest.mark.parametrize("order", [(1,), (5,), (1, 5), (5, 1)], ids=str)
 async def test_a_snapshot_does_not_hide_the_settles_of_others(
-    held: Held, chosen: tuple[Database, Kind]
+    held: Held, chosen: tuple[Database, Kind], order: tuple[int, ...]
 ) -> None:
     """At REPEATABLE READ, MySQL's default, a transaction that has read something sees no more of
-    what others commit, unless it locks it.
+    what others commit, unless it locks it; but it sees what it writes itself.
     """
     database, kind = chosen
     await publish_to(held, 5)
-    async with subscribed(held, 5) as (one, two, three, four, five):
+    async with subscribed(held, 5) as deliveries:
+        _, two, three, four, _ = deliveries
         async with transaction(held, kind.open(database)) as tx:
             assert tx.caller is not None
             await tx.run("SELECT COUNT(*) FROM rowmq_messages")
             await held.call(two.ack)
             await held.call(four.nack, delay=60, error="later")
-            await tx.call(five.ack, connection=tx.caller.connection)
-            await tx.call(one.ack, connection=tx.caller.connection)
+            for offset in order:
+                settled = deliveries[offset - 1]
+                await tx.call(settled.ack, connection=tx.caller.connection)
+        for offset in {1, 5} - set(order):
+            await held.call(deliveries[offset - 1].ack)
         assert await held_state(held) == (2, 2, 1, [])
         await held.call(three.ack)
         assert await held_state(held) == (3, 1, 0, [])

@@ -14,7 +14,7 @@ free, with a new epoch. An id of a subscriber is never given twice, so one that 
 finds itself gone, and can never be mistaken for its successor.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from rowmq.errors import DatabaseError, Locked
@@ -160,8 +160,12 @@ class Leases:
         beat = Statement("leases.beat", self.dialect.sql(self.beat_sql), (lease_us, id), sole=True)
         if (yield beat).rowcount == 1:
             return True
-        sql = self.dialect.sql(ALIVE)
-        if (yield Statement("leases.alive", sql, (id,), sole=True)).rows:
+        return (yield from self.is_locked(member))
+
+    def is_locked(self, member: Member) -> Operation[bool]:
+        """`Locked` if a subscriber that could not be renewed is alive; False if it is dead."""
+        alive = Statement("leases.alive", self.dialect.sql(ALIVE), (member.subscriber_id,))
+        if (yield alive).rows:
             raise Locked("the subscriber's row is locked by somebody else")
         return False
 
@@ -309,28 +313,24 @@ class Leases:
             lock = "{skip_locked}" if skip else "{for_update}"
             template = LOAD.replace("<source>", source).replace("<lock>", lock)
             places += (yield Statement("leases.load", self.dialect.sql(template), params)).rows
-        ranges = yield from self.load_ranges(group_id, {row[0]: row[3] for row in places})
+        ranges = yield from self.load_ranges(
+            group_id, [row[0] for row in places if has_ranges(row)]
+        )
         return [
             Loaded(id, owner, epoch, version, Stored(*columns, tuple(sorted(ranges.get(id, ())))))  # type: ignore[call-arg]
             for id, owner, epoch, version, *columns in places
         ]
 
     def load_ranges(
-        self, group_id: int, versions: Mapping[int, int]
+        self, group_id: int, partition_ids: Sequence[int]
     ) -> Operation[dict[int, list[Range]]]:
-        """The ranges of places that are locked, and at these versions."""
+        """The ranges of places that are locked, as they are now."""
         ranges: dict[int, list[Range]] = {}
-        for run in self._runs(sorted(versions)):
+        # A locking read, where a plain one may show a snapshot. In a caller's transaction it may
+        # keep others out of the gaps between the rows, so it is not made where there are none.
+        template = LOAD_RANGES + (" {for_share}" if self.dialect.snapshots else "")
+        for run in self._runs(sorted(partition_ids)):
             source, params = self._keys(group_id, run)
-            share = False
-            if self.dialect.snapshots:
-                # A snapshot that shows the places as they are shows their ranges too. To lock
-                # those, where that is not so, keeps others out of the gaps between them.
-                sql = self.dialect.sql(VERSIONS.replace("<source>", source))
-                result = yield Statement("leases.versions", sql, params)
-                seen = {(id, version) for id, version in result}
-                share = any((id, versions[id]) not in seen for id in run)
-            template = LOAD_RANGES + (" {for_share}" if share else "")
             sql = self.dialect.sql(template.replace("<source>", source))
             for id, *row in (yield Statement("leases.load_ranges", sql, params)):
                 ranges.setdefault(id, []).append(range_of(row))
@@ -447,6 +447,12 @@ def found_of(rows: Iterable[Row]) -> Found:
     return Found(now=me[1], alive=bool(me[2]), newest=me[3], work=work)
 
 
+def has_ranges(row: Row) -> bool:
+    """Whether a row of LOAD has ranges beside its tail: they cover what the tail does not."""
+    _, _, _, _, acked, delivered, tail_first, *_ = row
+    return bool(min(tail_first - 1, delivered) > acked)
+
+
 def range_of(row: Sequence[Any]) -> Range:
     """The range of a row of `delivery_state`."""
     first, last, state, until, attempts, error = row
@@ -546,10 +552,6 @@ LOAD_RANGES = """
     FROM (<source>) w
     {join} {delivery_state} d {by_key}
         ON d.group_id = w.group_id AND d.partition_id = w.partition_id"""
-
-VERSIONS = """
-    SELECT o.partition_id, o.version FROM (<source>) w
-    {join} {offsets} o {by_key} ON o.group_id = w.group_id AND o.partition_id = w.partition_id"""
 
 COUNTERS = """
     SELECT p.id, p.partition_key, p.first_offset, p.next_offset, p.largest_bytes

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rowmq.store.dialect import Dialect, as_text, equal, values_table
+from rowmq.store.leases import ALIVE, Leases, Member
 from rowmq.store.schema import Schema
 from rowmq.store.statement import Operation, Row, Statement
 from rowmq.store.store import Store, store_of
@@ -23,7 +24,7 @@ from rowmq.store.topics import (
     limit_of,
 )
 
-__all__ = ["MySQLDialect", "MySQLSchema", "MySQLTopics", "mysql_store"]
+__all__ = ["MySQLDialect", "MySQLLeases", "MySQLSchema", "MySQLTopics", "mysql_store"]
 
 
 class MySQLDialect(Dialect):
@@ -202,6 +203,18 @@ FETCH_RANGE = """
 FIRST = "ORDER BY m.message_offset LIMIT 1"
 
 
+class MySQLLeases(Leases):
+    def beat(self, member: Member, *, lease_us: int) -> Operation[bool]:
+        # An UPDATE cannot skip what is locked, and the shortest wait for a lock is a second.
+        id = member.subscriber_id
+        sql = self.dialect.sql(f"{ALIVE} {{skip_locked}}")
+        if (yield Statement("leases.own_row", sql, (id,))).rows:
+            sql = self.dialect.sql(self.beat_sql)
+            yield Statement("leases.beat", sql, (lease_us, id))
+            return True
+        return (yield from self.is_locked(member))
+
+
 class MySQLSchema(Schema):
     """DDL commits by itself, so a named lock of the session keeps rivals out."""
 
@@ -218,4 +231,5 @@ class MySQLSchema(Schema):
 def mysql_store(**options: Any) -> Store:
     """The operations, for the options of a dialect."""
     dialect = MySQLDialect(**options)
-    return store_of(dialect, MySQLTopics(dialect), MySQLSchema(dialect))
+    schema = MySQLSchema(dialect)
+    return store_of(dialect, MySQLTopics(dialect), schema, leases=MySQLLeases)

@@ -42,6 +42,11 @@ class Sharing:
         self._adopt_until = 0.0
         self._idle_at = 0.0
 
+    def begin(self) -> None:
+        """A membership begins, perhaps in another group of the same name: look at everything."""
+        self.due_at = 0.0
+        self._newest = -1
+
     def notice(self, newest: int) -> None:
         """There may be new partitions."""
         if newest > self._newest:

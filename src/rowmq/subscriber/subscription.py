@@ -183,7 +183,7 @@ class Subscription:
             )
             self.member = yield partial(self.flavour.run, register)
             self.beaten_at = began
-            self.sharing.due_at = 0.0
+            self.sharing.begin()
         return self._member()
 
     def _member(self) -> Member:
