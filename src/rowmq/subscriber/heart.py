@@ -126,6 +126,8 @@ class Heart:
         if self._driver is None:
             self._driver = self._open_driver()
         driver, answers = self._driver, queue.SimpleQueue[bool | Exception]()
+        # To connect may take longer, and has a time limit of its own.
+        driver.pool.release(driver.pool.acquire(), healthy=True)
 
         def ask() -> None:
             try:
