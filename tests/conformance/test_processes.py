@@ -32,6 +32,7 @@ from tests.processes.worker import GROUP, TOPIC, Event, parse
 Place = tuple[str, int]
 
 KEYS = [f"customer-{number}" for number in range(6)]
+ROOT = Path(__file__).parents[2]
 LEASE_SECONDS = 1.0
 BACKLOG_MAX = 200
 
@@ -69,6 +70,7 @@ class Worker:
                 [*module, flavour, url, str(self.record), json.dumps(options)],
                 stdout=log,
                 stderr=log,
+                cwd=ROOT,
             )
 
     @property
@@ -106,7 +108,11 @@ class Worker:
         return self.places("begin") - self.places("acked") - self.places("stale")
 
     def wait_ready(self) -> None:
-        until(lambda: bool(self.places("ready")), "it is ready")
+        until(self.is_ready, "it is ready")
+
+    def is_ready(self) -> bool:
+        assert self.process.poll() is None, self.log.read_text()
+        return bool(self.places("ready"))
 
     def signal(self, number: int) -> None:
         assert self.process.poll() is None, self.log.read_text()

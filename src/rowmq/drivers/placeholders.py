@@ -24,7 +24,7 @@ _SKIPPED = {
     # PostgreSQL: backslashes escape in E'...' only, comments nest, $$ quotes too.
     "$1": r"""
         (?<![\w$]) [eE]'(?:[^'\\]|\\.|'')*' | '(?:[^']|'')*' | "(?:[^"]|"")*" | --[^\n]*
-      | /\*(?:(?>/\*.*?\*/)|[^*/]|\*(?!/)|/(?!\*))*+\*/
+      | /\*(?:/\*(?:[^*]|\*(?!/))*\*/|[^*/]|\*(?!/)|/(?!\*))*\*/
       | (?<![\w$]) \$(?P<tag>(?:[^\W\d]\w*)?)\$.*?\$(?P=tag)\$
     """,
     # MySQL: backslashes escape in all strings, # begins a comment, -- only before a space.
