@@ -360,6 +360,7 @@ def test_workers_whose_connections_are_cut_go_on_by_themselves(
 
 
 @on_servers  # one writer at a time is what SQLite is
+@async_only
 def test_a_worker_that_freezes_in_a_transaction_holds_up_nobody_else(
     database: Database, flavour: str, tmp_path: Path
 ) -> None:
