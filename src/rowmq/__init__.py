@@ -1,20 +1,7 @@
 """RowMQ: the message queue inside the database you already run."""
 
 from rowmq import errors
-from rowmq.client import (
-    DEFAULT_PREFIX,
-    AsyncDelivery,
-    AsyncRowMQ,
-    AsyncSubscriber,
-    AsyncTransaction,
-    Delivery,
-    RowMQ,
-    Subscriber,
-    Transaction,
-    connect,
-    connect_async,
-    schema_sql,
-)
+from rowmq.client import AsyncRowMQ, RowMQ, connect, connect_async, schema_sql
 from rowmq.message import (
     DeadLetter,
     GroupInfo,
@@ -25,7 +12,11 @@ from rowmq.message import (
     TopicInfo,
 )
 from rowmq.policy import Constant, ExponentialBackoff, Linear, NoRetry, RetryStrategy
+from rowmq.store.dialect import DEFAULT_PREFIX
 from rowmq.store.statement import Result
+from rowmq.subscriber.delivery import AsyncDelivery, Delivery
+from rowmq.subscriber.subscriber import AsyncSubscriber, Subscriber
+from rowmq.transaction import AsyncTransaction, Transaction
 
 __version__ = "0.1.0"
 

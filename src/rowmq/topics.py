@@ -1,0 +1,349 @@
+"""What applications do with topics: publish, look at messages, change settings.
+
+Both clients have these methods, each a line or two: the input is checked and bound to an operation
+here, once, and run by the client. Consuming is in `subscriber`.
+"""
+
+import builtins
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from functools import partial
+from typing import Any, TypeVar, overload
+
+from rowmq.combining import AsyncCombiner, Combiner
+from rowmq.drivers.base import AsyncDriver
+from rowmq.drivers.watching import Notifier
+from rowmq.errors import InvalidInput, InvalidOption
+from rowmq.message import Message, PublishResult, TopicInfo
+from rowmq.naming import check_key, check_topic
+from rowmq.store.statement import Operation
+from rowmq.store.store import Store
+from rowmq.store.topics import Entry, check_limit, check_retention, prepare
+from rowmq.times import Duration, to_micros
+
+__all__ = ["AsyncTopics", "Topics"]
+
+T = TypeVar("T")
+
+
+class Topics:
+    """Topics, for sync code."""
+
+    _store: Store
+    _notifier: Notifier
+    _combiner: Combiner[Entry, PublishResult]
+
+    def _run(self, make: Callable[[], Operation[T]], connection: Any = None) -> T:
+        raise NotImplementedError
+
+    def publish(
+        self,
+        topic: str,
+        payload: Any,
+        *,
+        key: str | None = None,
+        id: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        connection: Any = None,
+    ) -> PublishResult:
+        """Append a message to a topic. It is durable when this returns.
+
+        Messages with the same `key` keep their order. A second message with the same key and `id`
+        adds nothing and is answered with `duplicate=True`. With `connection=`, the message is part
+        of the caller's own transaction and there only if that commits. Raises `InvalidInput`.
+        """
+        entry = prepare_one(topic, payload, key=key, id=id, headers=headers)
+        if connection is None:
+            return self._combiner.submit(entry)
+        return self._publish([entry], connection)[0]
+
+    def publish_many(
+        self, topic: str, messages: Iterable[Message[Any]], *, connection: Any = None
+    ) -> list[PublishResult]:
+        """Append messages to a topic in one transaction: all of them, or none and an error."""
+        return self._publish(prepare_many(topic, messages), connection)
+
+    @overload
+    def read(
+        self,
+        topic: str,
+        *,
+        key: str | None = None,
+        from_offset: int = 1,
+        since: datetime | None = None,
+        limit: int = 100,
+        type: None = None,
+    ) -> list[Message[Any]]: ...
+
+    @overload
+    def read(
+        self,
+        topic: str,
+        *,
+        key: str | None = None,
+        from_offset: int = 1,
+        since: datetime | None = None,
+        limit: int = 100,
+        type: builtins.type[T],
+    ) -> list[Message[T]]: ...
+
+    def read(
+        self,
+        topic: str,
+        *,
+        key: str | None = None,
+        from_offset: int = 1,
+        since: datetime | None = None,
+        limit: int = 100,
+        type: Any = None,
+    ) -> list[Message[Any]]:
+        """Look at messages without consuming them, in order of key and offset.
+
+        With `key` one partition, without it all; from an offset on, or those published since a
+        time; at most `limit` in all; payloads as `type`, if one is given. Raises `PayloadMismatch`
+        if one does not parse.
+        """
+        return self._run(
+            read_operation(
+                self._store.topics.read,
+                topic,
+                key=key,
+                from_offset=from_offset,
+                since=since,
+                limit=limit,
+                type=type,
+            )
+        )
+
+    def topics(self) -> list[TopicInfo]:
+        """Every topic, with its partitions and messages counted."""
+        return self._run(self._store.topics.list_topics)
+
+    def configure_topic(
+        self,
+        topic: str,
+        *,
+        retention: Duration | None = None,
+        max_payload_bytes: int | None = None,
+        connection: Any = None,
+    ) -> None:
+        """Change a topic's settings; those left out stay as they are.
+
+        A message older than `retention` may be deleted; `timedelta.max`, or an infinite number,
+        keeps messages for ever, which is how a topic begins.
+        """
+        configure = configure_operation(
+            self._store.topics.configure, topic, retention, max_payload_bytes
+        )
+        self._run(configure, connection)
+
+    def _publish(self, entries: list[Entry], connection: Any = None) -> list[PublishResult]:
+        if not entries:
+            return []
+        publish = publish_operation(
+            self._store.topics.publish, self._notifier, entries, alone=connection is None
+        )
+        return self._run(publish, connection)
+
+
+class AsyncTopics:
+    """Topics, for async code."""
+
+    _driver: AsyncDriver
+    _store: Store
+    _notifier: Notifier
+    _combiner: AsyncCombiner[Entry, PublishResult]
+
+    async def _run(self, make: Callable[[], Operation[T]], connection: Any = None) -> T:
+        raise NotImplementedError
+
+    async def publish(
+        self,
+        topic: str,
+        payload: Any,
+        *,
+        key: str | None = None,
+        id: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        connection: Any = None,
+    ) -> PublishResult:
+        """Append a message to a topic: see `RowMQ.publish`."""
+        entry = prepare_one(topic, payload, key=key, id=id, headers=headers)
+        if connection is None:
+            self._driver.check_loop()
+            return await self._combiner.submit(entry)
+        return (await self._publish([entry], connection))[0]
+
+    async def publish_many(
+        self, topic: str, messages: Iterable[Message[Any]], *, connection: Any = None
+    ) -> list[PublishResult]:
+        """Append messages to a topic in one transaction: see `RowMQ.publish_many`."""
+        return await self._publish(prepare_many(topic, messages), connection)
+
+    @overload
+    async def read(
+        self,
+        topic: str,
+        *,
+        key: str | None = None,
+        from_offset: int = 1,
+        since: datetime | None = None,
+        limit: int = 100,
+        type: None = None,
+    ) -> list[Message[Any]]: ...
+
+    @overload
+    async def read(
+        self,
+        topic: str,
+        *,
+        key: str | None = None,
+        from_offset: int = 1,
+        since: datetime | None = None,
+        limit: int = 100,
+        type: builtins.type[T],
+    ) -> list[Message[T]]: ...
+
+    async def read(
+        self,
+        topic: str,
+        *,
+        key: str | None = None,
+        from_offset: int = 1,
+        since: datetime | None = None,
+        limit: int = 100,
+        type: Any = None,
+    ) -> list[Message[Any]]:
+        """Look at messages without consuming them: see `RowMQ.read`."""
+        return await self._run(
+            read_operation(
+                self._store.topics.read,
+                topic,
+                key=key,
+                from_offset=from_offset,
+                since=since,
+                limit=limit,
+                type=type,
+            )
+        )
+
+    async def topics(self) -> list[TopicInfo]:
+        """Every topic, with its partitions and messages counted."""
+        return await self._run(self._store.topics.list_topics)
+
+    async def configure_topic(
+        self,
+        topic: str,
+        *,
+        retention: Duration | None = None,
+        max_payload_bytes: int | None = None,
+        connection: Any = None,
+    ) -> None:
+        """Change a topic's settings: see `RowMQ.configure_topic`."""
+        configure = configure_operation(
+            self._store.topics.configure, topic, retention, max_payload_bytes
+        )
+        await self._run(configure, connection)
+
+    async def _publish(self, entries: list[Entry], connection: Any = None) -> list[PublishResult]:
+        if not entries:
+            return []
+        publish = publish_operation(
+            self._store.topics.publish, self._notifier, entries, alone=connection is None
+        )
+        return await self._run(publish, connection)
+
+
+# --- input, checked and bound to an operation -----------------------------------------------------
+
+
+def prepare_one(
+    topic: str,
+    payload: Any,
+    *,
+    key: str | None,
+    id: str | None,
+    headers: Mapping[str, str] | None,
+) -> Entry:
+    """The entry of one message's parts."""
+    if isinstance(payload, Message):
+        raise InvalidInput(
+            "a Message was given as the payload: use publish_many(topic, [message]), or give "
+            "message.payload with its key=, id= and headers="
+        )
+    given = {} if headers is None else headers
+    return prepare(topic, Message(payload=payload, key=key, id=id, headers=given))
+
+
+def prepare_many(topic: str, messages: Iterable[Message[Any]]) -> list[Entry]:
+    """The entries of many messages; the error of a bad one says which it is."""
+    check_topic(topic)
+    if isinstance(messages, Message | Mapping | str | bytes) or not isinstance(messages, Iterable):
+        raise InvalidInput(
+            f"publish_many takes a list of rowmq.Message(payload=...), not a "
+            f"{type(messages).__name__}"
+        )
+    entries = []
+    for place, message in enumerate(messages):
+        if not isinstance(message, Message):
+            raise InvalidInput(
+                f"item {place} is a {type(message).__name__}: wrap each payload, as in "
+                f"rowmq.Message(payload=...)"
+            )
+        try:
+            entries.append(prepare(topic, message))
+        except InvalidInput as error:
+            raise type(error)(f"message {place}: {error}") from error
+    return entries
+
+
+def publish_operation(
+    publish: Callable[..., Operation[list[PublishResult]]],
+    notifier: Notifier,
+    entries: list[Entry],
+    *,
+    alone: bool,
+) -> Callable[[], Operation[list[PublishResult]]]:
+    """Entries bound to `publish`, with whom to tell: decided once, and repeated with a retry."""
+    notify = notifier.due({entry.topic for entry in entries}, alone=alone)
+    return partial(publish, entries, alone=alone, notify=notify)
+
+
+def configure_operation(
+    configure: Callable[..., Operation[None]],
+    topic: str,
+    retention: Duration | None,
+    max_payload_bytes: int | None,
+) -> Callable[[], Operation[None]]:
+    """The checked arguments of `configure_topic`, bound to its operation."""
+    return partial(
+        configure,
+        check_topic(topic),
+        max_payload_bytes=check_limit(max_payload_bytes),
+        retention_us=check_retention(retention),
+    )
+
+
+def read_operation(
+    read: Callable[..., Operation[list[Message[Any]]]],
+    topic: str,
+    *,
+    key: str | None,
+    from_offset: int,
+    since: datetime | None,
+    limit: int,
+    type: Any,
+) -> Callable[[], Operation[list[Message[Any]]]]:
+    """The checked arguments of `read`, bound to its operation."""
+    for name, value in (("from_offset", from_offset), ("limit", limit)):
+        if builtins.type(value) is not int or not 1 <= value < 2**62:
+            raise InvalidOption(f"{name} must be a whole number from 1 on, not {value!r}")
+    return partial(
+        read,
+        check_topic(topic),
+        key=check_key(key),
+        from_offset=from_offset,
+        since=None if since is None else to_micros(since),
+        limit=limit,
+        type=type,
+    )
