@@ -32,8 +32,8 @@ class Awaited:
 
     def __getattr__(self, name: str) -> Any:
         member = getattr(self.target, name)
-        if not callable(member):
-            return member
+        if isinstance(member, rowmq.Transaction) or not callable(member):
+            return awaited(member)
 
         async def call(*args: Any, **kwargs: Any) -> Any:
             given = [plain(value) for value in args]
@@ -44,6 +44,17 @@ class Awaited:
 
     def subscribe(self, *args: Any, **kwargs: Any) -> "Subscribing":
         return Subscribing(partial(self.target.subscribe, *args, **kwargs))
+
+    def queue(self, *args: Any, **kwargs: Any) -> "Awaited":
+        return Awaited(self.target.queue(*args, **kwargs))
+
+    def poller(self, *queues: Any) -> "Awaited":
+        return Awaited(self.target.poller(*[plain(queue) for queue in queues]))
+
+    @asynccontextmanager
+    async def hold(self, **options: Any) -> AsyncIterator[Any]:
+        async with entered(self.target.hold(**options)) as job:
+            yield awaited(job)
 
     async def __aiter__(self) -> AsyncIterator["Awaited"]:
         """The deliveries of a subscriber."""
@@ -59,15 +70,21 @@ class Awaited:
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator["Awaited"]:
-        manager = self.target.transaction()
-        tx = await in_thread(manager.__enter__)
-        try:
+        async with entered(self.target.transaction()) as tx:
             yield Awaited(tx)
-        except BaseException as error:
-            if not await in_thread(manager.__exit__, type(error), error, error.__traceback__):
-                raise
-        else:
-            await in_thread(manager.__exit__, None, None, None)
+
+
+@asynccontextmanager
+async def entered(manager: Any) -> AsyncIterator[Any]:
+    """A sync context manager, entered and left in a thread."""
+    value = await in_thread(manager.__enter__)
+    try:
+        yield value
+    except BaseException as error:
+        if not await in_thread(manager.__exit__, type(error), error, error.__traceback__):
+            raise
+    else:
+        await in_thread(manager.__exit__, None, None, None)
 
 
 class Subscribing:
@@ -103,7 +120,8 @@ def awaited(value: Any) -> Any:
     """What a sync client gives, made to be awaited where it has methods."""
     if isinstance(value, list):
         return [awaited(item) for item in value]
-    return Awaited(value) if isinstance(value, rowmq.Delivery) else value
+    has_methods = isinstance(value, rowmq.Delivery | rowmq.Job | rowmq.Transaction)
+    return Awaited(value) if has_methods else value
 
 
 async def connect(flavour: str, url: str, **options: Any) -> Any:

@@ -21,13 +21,20 @@ from rowmq.drivers.watching import Notifier, Watcher
 from rowmq.engine import Engine, Options, open_async_engine, open_engine, store_for
 from rowmq.errors import InvalidInput, Locked, SchemaError, SchemaTooNew
 from rowmq.message import Migration
+from rowmq.queue.queues import AsyncQueues, Queues, async_desk_of, desk_of
 from rowmq.store.dialect import DEFAULT_LOCK_SECONDS, DEFAULT_PREFIX
 from rowmq.store.statement import Operation
 from rowmq.subscriber.home import Home
 from rowmq.subscriber.subscribing import AsyncSubscribing, Subscribing
 from rowmq.times import Duration
 from rowmq.topics import AsyncTopics, Topics
-from rowmq.transaction import AsyncTransaction, Guard, Transaction, guard_of
+from rowmq.transaction import (
+    AsyncTransaction,
+    Guard,
+    Transaction,
+    begun_guard_of,
+    guard_of,
+)
 
 __all__ = ["AsyncRowMQ", "RowMQ", "connect", "connect_async", "schema_sql"]
 
@@ -128,7 +135,7 @@ def schema_sql(database: str, *, prefix: str = DEFAULT_PREFIX, schema: str | Non
     return store_for(database, prefix=prefix, schema=schema).schema.script()
 
 
-class RowMQ(Topics, Subscribing, Administration):
+class RowMQ(Topics, Queues, Subscribing, Administration):
     """A client for sync code. Safe to share between threads, and to use after a fork."""
 
     def __init__(self, engine: Engine[SyncDriver]) -> None:
@@ -139,6 +146,13 @@ class RowMQ(Topics, Subscribing, Administration):
         self._notifier = Notifier(enabled=engine.notify)
         self._watcher = Watcher(engine.new_watch)
         self._home = Home(self._store, self._run, spare=spare_of(engine), watcher=self._watcher)
+        self._desk = desk_of(
+            self._store,
+            self._run,
+            notifier=self._notifier,
+            watcher=self._watcher,
+            spare=spare_of(engine),
+        )
         self._combiner = Combiner(
             self._publish, self._store.topics.lock_of, size_of=attrgetter("size"), repeatable=True
         )
@@ -180,6 +194,7 @@ class RowMQ(Topics, Subscribing, Administration):
             subscriber.close()
         self._home.heart.close()
         self._watcher.close()
+        self._desk.close()
         self._driver.close()
 
     def __enter__(self) -> Self:
@@ -222,7 +237,7 @@ class RowMQ(Topics, Subscribing, Administration):
             self._checked = True
 
 
-class AsyncRowMQ(AsyncTopics, AsyncSubscribing, AsyncAdministration):
+class AsyncRowMQ(AsyncTopics, AsyncQueues, AsyncSubscribing, AsyncAdministration):
     """A client for async code, for one event loop."""
 
     def __init__(self, engine: Engine[AsyncDriver]) -> None:
@@ -233,6 +248,14 @@ class AsyncRowMQ(AsyncTopics, AsyncSubscribing, AsyncAdministration):
         self._notifier = Notifier(enabled=engine.notify)
         self._watcher = Watcher(engine.new_watch)
         self._home = Home(self._store, self._run, spare=spare_of(engine), watcher=self._watcher)
+        self._desk = async_desk_of(
+            self._store,
+            self._run,
+            notifier=self._notifier,
+            watcher=self._watcher,
+            spare=spare_of(engine),
+            at_once=engine.driver.pool.size,
+        )
         self._combiner = AsyncCombiner(
             self._publish,
             self._store.topics.lock_of,
@@ -271,6 +294,7 @@ class AsyncRowMQ(AsyncTopics, AsyncSubscribing, AsyncAdministration):
         for subscriber in list(self._home.subscribers):
             await subscriber.close()
         await self._combiner.close()
+        self._desk.close()
         if self._watcher.busy or self._home.heart.busy:
             # Then they wait for their threads, which the loop's must not.
             await asyncio.to_thread(self._home.heart.close)
@@ -295,7 +319,8 @@ class AsyncRowMQ(AsyncTopics, AsyncSubscribing, AsyncAdministration):
         if connection is None:
             return await self._driver.run(make)
         if isinstance(connection, AsyncTransaction):
-            with guard_of(connection).in_use(self) as session:
+            guard = await begun_guard_of(connection)
+            with guard.in_use(self) as session:
                 return await self._driver.follow(session, make())
         guest = await async_guest_of(connection, self._engine.database)
         return await self._driver.follow(guest, make())

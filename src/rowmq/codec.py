@@ -14,9 +14,20 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from rowmq.errors import PayloadMismatch, PayloadNotSerializable
+from rowmq.errors import InvalidOption, PayloadMismatch, PayloadNotSerializable
 
-__all__ = ["Encoded", "Encoding", "decode", "decode_headers", "encode", "encode_headers"]
+__all__ = [
+    "ERROR_CHARS_MAX",
+    "Encoded",
+    "Encoding",
+    "decode",
+    "decode_headers",
+    "encode",
+    "encode_headers",
+    "error_text",
+]
+
+ERROR_CHARS_MAX = 16_000
 
 
 class Encoding(IntEnum):
@@ -90,6 +101,20 @@ def decode_headers(text: str | bytes | None) -> dict[str, str]:
     if not text:
         return {}
     return msgspec.json.decode(text, type=dict[str, str])
+
+
+def error_text(error: str | BaseException | None) -> str | None:
+    """An error as text that every database can store."""
+    if error is None:
+        return None
+    if isinstance(error, BaseException):
+        text = f"{type(error).__name__}: {error}"
+    elif isinstance(error, str):
+        text = error
+    else:
+        raise InvalidOption(f"error must be a str or an exception, not {error!r}")
+    text = text[:ERROR_CHARS_MAX].replace("\0", "\\0")
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 _ENCODINGS = frozenset(int(encoding) for encoding in Encoding)

@@ -21,14 +21,17 @@ __all__ = [
     "InvalidKey",
     "InvalidName",
     "InvalidOption",
+    "InvalidQueue",
     "InvalidTopic",
     "InvalidURL",
+    "KeyTaken",
     "Locked",
     "MissingExtra",
     "MissingTable",
     "NaiveDatetime",
     "NoTransaction",
     "NotADatabase",
+    "NotClaimed",
     "PayloadMismatch",
     "PayloadNotSerializable",
     "PayloadTooLarge",
@@ -73,8 +76,12 @@ class InvalidGroup(InvalidName):
     """The name of a consumer group, or of a subscriber, cannot be used."""
 
 
+class InvalidQueue(InvalidName):
+    """The name of a queue, or of a kind of job, cannot be used."""
+
+
 class InvalidKey(InvalidName):
-    """A partition key cannot be used."""
+    """A key cannot be used."""
 
 
 class InvalidId(InvalidName):
@@ -93,12 +100,20 @@ class UnknownGroup(InvalidInput):
     """A topic has no consumer group of this name; or it had, and it was dropped."""
 
 
+class KeyTaken(InvalidInput):
+    """A live job has this key already."""
+
+
+class NotClaimed(InvalidInput):
+    """A job is to be settled that was not claimed, but only put or looked at."""
+
+
 class NaiveDatetime(InvalidInput):
     """A datetime has no time zone, so it names no moment."""
 
 
 class PayloadTooLarge(InvalidInput):
-    """A payload is larger than its topic allows."""
+    """A payload is larger than its topic or queue allows."""
 
 
 class PayloadNotSerializable(InvalidInput):
@@ -160,9 +175,11 @@ class SchemaTooNew(SchemaError):
 
 
 class StaleLease(RowMQError):
-    """The lease on a message's partition was lost, so this settle changed nothing.
+    """The lease on a message's partition, or the lock on a job, was lost: this settle changed
+    nothing.
 
-    The message is, or will be, delivered to the partition's new owner.
+    The message or the job is, or will be, delivered to somebody else; unless the job was updated or
+    dropped.
     """
 
 

@@ -8,17 +8,24 @@ import os
 import time
 from collections.abc import Mapping
 from datetime import datetime, timedelta
+from enum import Enum
 from typing import Generic, TypeVar
 
 import msgspec
 
 __all__ = [
     "DeadLetter",
+    "DeliveryType",
     "GroupInfo",
+    "JobError",
     "LagInfo",
     "Message",
     "Migration",
+    "Outcome",
     "PublishResult",
+    "QueueInfo",
+    "ScheduledMessage",
+    "State",
     "TopicInfo",
     "new_id",
 ]
@@ -112,6 +119,70 @@ class DeadLetter(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     attempts: int
     failed_at: datetime
     offset: int
+
+
+class State(Enum):
+    """What a job is at a given time: the first three are alive, the others are the archive."""
+
+    PENDING = "pending"
+    PROCESSING = "processing"
+    RETRYABLE = "retryable"
+    COMPLETED = "completed"
+    FAILED = "failed"
+
+
+class Outcome(Enum):
+    """What became of an offer."""
+
+    CREATED = "created"
+    UPDATED = "updated"
+    IGNORED = "ignored"
+
+
+class DeliveryType(Enum):
+    """Whether a job was handed out for the first time, or was before."""
+
+    FIRST_DELIVERY = "first_delivery"
+    REDELIVERY = "redelivery"
+
+
+class ScheduledMessage(msgspec.Struct, Generic[T], frozen=True):
+    """A job to offer by its key: new if there is none with this key, else an update of that one,
+    unless `can_update` is False.
+
+    `at` is when it is due; None is now.
+    """
+
+    key: str
+    payload: T
+    at: datetime | None = None
+    can_update: bool = True
+    priority: int = 0
+    headers: Mapping[str, str] = {}
+
+
+class QueueInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A queue and its settings. None stands for no limit, and for keeping for ever."""
+
+    name: str
+    kinds: tuple[str, ...]
+    paused: bool
+    keep_completed: bool
+    keep_failed: bool
+    retention: timedelta | None
+    failed_retention: timedelta | None
+    max_payload_bytes: int
+    max_in_flight: int | None
+    rate: int | None
+    rate_period: timedelta | None
+
+
+class JobError(msgspec.Struct, frozen=True, kw_only=True):
+    """Why an attempt at a job failed."""
+
+    attempt: int
+    failed_at: datetime
+    error: str | None
 
 
 class Migration(msgspec.Struct, frozen=True, kw_only=True):

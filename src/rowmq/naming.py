@@ -1,4 +1,4 @@
-"""What may be a name: topics, partition keys, message ids, headers, table prefixes.
+"""What may be a name: topics, queues, keys, message ids, headers, table prefixes.
 
 Names are data. Anything Unicode goes (`%`, quotes, spaces, emoji; `Key` and `key` differ), as long
 as every database stores exactly what was given: not empty, no NUL, valid UTF-8, and short enough
@@ -16,6 +16,7 @@ from rowmq.errors import (
     InvalidInput,
     InvalidKey,
     InvalidName,
+    InvalidQueue,
     InvalidTopic,
 )
 
@@ -24,16 +25,22 @@ __all__ = [
     "HEADERS_BYTES_MAX",
     "ID_BYTES_MAX",
     "KEY_BYTES_MAX",
+    "KIND_BYTES_MAX",
+    "QUEUE_BYTES_MAX",
     "TOPIC_BYTES_MAX",
     "check_group",
     "check_headers",
     "check_id",
     "check_identifier",
     "check_key",
+    "check_kind",
+    "check_queue",
     "check_topic",
 ]
 
 TOPIC_BYTES_MAX = 200
+QUEUE_BYTES_MAX = 200
+KIND_BYTES_MAX = 200
 GROUP_BYTES_MAX = 200
 KEY_BYTES_MAX = 255
 ID_BYTES_MAX = 255
@@ -45,6 +52,16 @@ _IDENTIFIER = re.compile(r"[a-z_][a-z0-9_]{0,39}")
 def check_topic(topic: str) -> str:
     """The topic's name, if it can be one."""
     return _check(topic, "a topic", TOPIC_BYTES_MAX, InvalidTopic)
+
+
+def check_queue(queue: str) -> str:
+    """The queue's name, if it can be one."""
+    return _check(queue, "a queue", QUEUE_BYTES_MAX, InvalidQueue)
+
+
+def check_kind(kind: str) -> str:
+    """The name of a payload's type, if it can be one."""
+    return _check(kind, "a kind", KIND_BYTES_MAX, InvalidQueue)
 
 
 def check_key(key: str | None) -> str | None:

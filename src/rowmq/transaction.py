@@ -16,7 +16,7 @@ from rowmq.errors import Closed, InvalidInput, TransactionFailed
 from rowmq.message import Message, PublishResult
 from rowmq.store.statement import Result
 
-__all__ = ["AsyncTransaction", "Guard", "Transaction", "guard_of"]
+__all__ = ["AsyncTransaction", "Guard", "Transaction", "begun_guard_of", "guard_of"]
 
 Params = Sequence[Any] | Mapping[str, Any]
 
@@ -118,6 +118,10 @@ class Transaction:
         results: list[PublishResult] = self._mq.publish_many(topic, messages, connection=self)
         return results
 
+    def queue(self, name: str, *, type: Any = None, kind: str | None = None) -> Any:
+        """A queue whose writes are part of this transaction: see `RowMQ.queue`."""
+        return self._mq.queue(name, type=type, kind=kind)._within(self)  # noqa: SLF001 - its own
+
 
 class AsyncTransaction:
     """An open transaction of `AsyncRowMQ.transaction()`, for one task."""
@@ -126,10 +130,15 @@ class AsyncTransaction:
         self._mq = mq
         self._guard = guard
 
+    async def _begin(self) -> Guard:
+        """Begin, unless it has begun."""
+        return self._guard
+
     async def execute(self, sql: str, params: Params | None = None) -> Result:
         """Run SQL of your own, with `?`, `%s`, `$1` or `:name` for parameters on any database."""
         check_sql(sql)
-        with self._guard.in_use(self._mq) as session:
+        guard = await self._begin()
+        with guard.in_use(self._mq) as session:
             try:
                 result: Result = await session.query(sql, params)
                 return result
@@ -157,6 +166,15 @@ class AsyncTransaction:
         """Publish many in this transaction: see `RowMQ.publish_many`."""
         results: list[PublishResult] = await self._mq.publish_many(topic, messages, connection=self)
         return results
+
+    def queue(self, name: str, *, type: Any = None, kind: str | None = None) -> Any:
+        """A queue whose writes are part of this transaction: see `RowMQ.queue`."""
+        return self._mq.queue(name, type=type, kind=kind)._within(self)  # noqa: SLF001 - its own
+
+
+async def begun_guard_of(transaction: AsyncTransaction) -> Guard:
+    """The same, of a transaction that may only begin now."""
+    return await transaction._begin()  # noqa: SLF001 - it is no business of users
 
 
 def guard_of(transaction: Transaction | AsyncTransaction) -> Guard:

@@ -12,10 +12,13 @@ TWINS = [
     (rowmq.Transaction, rowmq.AsyncTransaction),
     (rowmq.Subscriber, rowmq.AsyncSubscriber),
     (rowmq.Delivery, rowmq.AsyncDelivery),
+    (rowmq.Queue, rowmq.AsyncQueue),
+    (rowmq.Poller, rowmq.AsyncPoller),
+    (rowmq.Job, rowmq.AsyncJob),
 ]
 
 # What is started by being entered or awaited, and not by being called.
-NOT_AWAITED = {"subscribe", "reset"}
+NOT_AWAITED = {"subscribe", "reset", "queue", "poller"}
 
 
 def public(cls: type[Any]) -> dict[str, Any]:
@@ -30,7 +33,10 @@ def public(cls: type[Any]) -> dict[str, Any]:
 
 def plain(annotation: Any) -> str:
     """An annotation, with the async classes called like their twins."""
-    return str(annotation).replace("AsyncDelivery", "Delivery").replace("AsyncSub", "Sub")
+    name = str(annotation)
+    for twin in ("Delivery", "Sub", "Job", "Queue", "Poller"):
+        name = name.replace(f"Async{twin}", twin)
+    return name
 
 
 PAIRS = [

@@ -10,6 +10,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 
+import msgspec
+
 from rowmq.errors import ConfigurationError
 from rowmq.naming import check_identifier
 from rowmq.store.statement import Operation, Row, Statement
@@ -23,6 +25,7 @@ __all__ = [
     "Row",
     "as_bytes",
     "as_text",
+    "as_text_or_none",
     "equal",
 ]
 
@@ -40,11 +43,19 @@ TABLES = (
     "subscribers",
     "dead_letters",
     "queues",
+    "lanes",
+    "job_ids",
     "jobs",
     "ready",
     "locks",
     "job_keys",
-    "finished",
+    "lines",
+    "waiting",
+    "completed",
+    "failed",
+    "job_errors",
+    "permits",
+    "holds",
     "schedules",
     "ticks",
 )
@@ -184,6 +195,29 @@ class Dialect(ABC):
             f"ON CONFLICT ({', '.join(keys)}) DO UPDATE SET {changes}"
         )
 
+    def insert_into(
+        self, table: str, columns: Columns, rows: Sequence[Sequence[Any]], ending: str = ""
+    ) -> tuple[str, list[Any]]:
+        """Insert given rows, and the parameters; `ending` is what follows."""
+        values = [self.text(v) if isinstance(v, str) else v for row in rows for v in row]
+        marks = f"({', '.join('?' for _ in columns)})"
+        listed = ", ".join([marks] * len(rows))
+        return f"INSERT INTO {table} ({', '.join(columns)}) VALUES {listed} {ending}", values
+
+    def unless_there(self, column: str) -> str:  # noqa: ARG002 - for a dialect
+        """Ends an INSERT that leaves rows alone which are already there; `column` is one of them
+        that it may name.
+        """
+        return "ON CONFLICT DO NOTHING"
+
+    def pack(self, rows: Sequence[Sequence[int]]) -> Any:
+        """A table of whole numbers as one value."""
+        return self.text(msgspec.json.encode(rows).decode())
+
+    def unpack(self, value: Any) -> list[list[int]]:
+        """The table of a value that `pack` made."""
+        return msgspec.json.decode(as_text(value), type=list[list[int]])
+
     def chunks(self, items: Iterable[T], sizes: Iterable[int]) -> Iterator[list[T]]:
         """The items in runs that fit into one statement each."""
         run: list[T] = []
@@ -201,6 +235,11 @@ class Dialect(ABC):
 def as_text(value: str | bytes | memoryview | bytearray) -> str:
     """A name as it came from a database: binary columns give bytes."""
     return value if isinstance(value, str) else bytes(value).decode()
+
+
+def as_text_or_none(value: str | bytes | memoryview | bytearray | None) -> str | None:
+    """Text that may be missing."""
+    return None if value is None else as_text(value)
 
 
 def as_bytes(value: bytes | memoryview | bytearray | str) -> bytes:

@@ -13,7 +13,7 @@ offset, where only the group that it is open for will look.
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from rowmq.codec import decode_headers, encode_headers
+from rowmq.codec import ERROR_CHARS_MAX, decode_headers, encode_headers
 from rowmq.message import DeadLetter, Message
 from rowmq.progress import Progress, State
 from rowmq.store.dialect import Dialect, as_bytes, as_text
@@ -28,9 +28,8 @@ __all__ = ["BATCH", "Burial", "Grave", "Letters"]
 BATCH = 100
 """How many letters are redriven or purged in one transaction."""
 
-ERROR_CHARS_MAX = 16_000
 HEADER_CHARS_MAX = 1_000
-"""Of an error, how much is kept, and how much of that in a header."""
+"""How much of an error is kept in a header."""
 
 
 class Burial(NamedTuple):

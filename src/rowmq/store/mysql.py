@@ -9,6 +9,7 @@ scans. Ranges are one SELECT each under UNION ALL: a joined range reads the whol
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from rowmq.store.claims import Claims, Cursor
 from rowmq.store.dialect import Dialect, as_text, equal, values_table
 from rowmq.store.leases import ALIVE, Leases, Member
 from rowmq.store.schema import Schema
@@ -63,6 +64,10 @@ class MySQLDialect(Dialect):
     def delete_from(self, table: str, source: str, keys: Sequence[str]) -> str:
         joined = f"({source}) w STRAIGHT_JOIN {table} t {self.by_key} ON {equal(keys)}"
         return f"DELETE t FROM {joined}"
+
+    def unless_there(self, column: str) -> str:
+        # Not INSERT IGNORE, which also turns errors of any other kind into silence.
+        return f"ON DUPLICATE KEY UPDATE {column} = {column}"
 
     def upsert_from(
         self, table: str, source: str, keys: Sequence[str], columns: Sequence[str]
@@ -215,6 +220,15 @@ class MySQLLeases(Leases):
         return (yield from self.is_locked(member))
 
 
+class MySQLClaims(Claims):
+    # Neither server looks up a comparison of rows in an index.
+    after_cursor = "((r.due_at = ? AND r.job_id >= ?) OR r.due_at > ?)"
+
+    def cursor_params(self, cursor: Cursor) -> tuple[int, ...]:
+        due_at, job_id = cursor
+        return due_at, job_id, due_at
+
+
 class MySQLSchema(Schema):
     """DDL commits by itself, so a named lock of the session keeps rivals out."""
 
@@ -232,4 +246,4 @@ def mysql_store(**options: Any) -> Store:
     """The operations, for the options of a dialect."""
     dialect = MySQLDialect(**options)
     schema = MySQLSchema(dialect)
-    return store_of(dialect, MySQLTopics(dialect), schema, leases=MySQLLeases)
+    return store_of(dialect, MySQLTopics(dialect), schema, leases=MySQLLeases, claims=MySQLClaims)

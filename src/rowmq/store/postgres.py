@@ -16,6 +16,12 @@ from rowmq.message import PublishResult
 from rowmq.naming import check_identifier
 from rowmq.store.dialect import Columns, Dialect
 from rowmq.store.leases import FIND, FOUND_MAX, Change, Conflict, Found, Leases, Member, found_of
+from rowmq.store.postgres_jobs import (
+    PostgresClaims,
+    PostgresJobs,
+    PostgresQueues,
+    PostgresSettles,
+)
 from rowmq.store.schema import Schema
 from rowmq.store.statement import Operation, Row, Statement
 from rowmq.store.store import Store, store_of
@@ -67,6 +73,18 @@ class PostgresDialect(Dialect):
         arrays = ", ".join(f"?::{kind}[]" for kind in columns.values())
         lists = [list(column) for column in zip(*rows, strict=True)]
         return f"SELECT * FROM unnest({arrays}) AS g ({', '.join(columns)})", lists
+
+    def insert_into(
+        self, table: str, columns: Columns, rows: Sequence[Sequence[Any]], ending: str = ""
+    ) -> tuple[str, list[Any]]:
+        source, lists = self.given(columns, rows)
+        return f"INSERT INTO {table} ({', '.join(columns)}) {source} {ending}", lists
+
+    def pack(self, rows: Sequence[Sequence[int]]) -> Any:
+        return [list(row) for row in rows]
+
+    def unpack(self, value: Any) -> list[list[int]]:
+        return [list(row) for row in value]
 
 
 class PostgresTopics(Topics):
@@ -489,5 +507,12 @@ def postgres_store(**options: Any) -> Store:
     """The operations, for the options of a dialect."""
     dialect = PostgresDialect(**options)
     return store_of(
-        dialect, PostgresTopics(dialect), PostgresSchema(dialect), leases=PostgresLeases
+        dialect,
+        PostgresTopics(dialect),
+        PostgresSchema(dialect),
+        leases=PostgresLeases,
+        queues=PostgresQueues,
+        jobs=PostgresJobs,
+        claims=PostgresClaims,
+        settles=PostgresSettles,
     )

@@ -10,6 +10,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 
 from rowmq.store.dialect import Dialect
+from rowmq.store.queues import Queues
 from rowmq.store.schema import Schema
 from rowmq.store.statement import Operation, Row, Statement
 from rowmq.store.store import Store, store_of
@@ -138,6 +139,10 @@ FETCH_RANGE = """
 FIRST = "ORDER BY m.message_offset LIMIT 1"
 
 
+class SQLiteQueues(Queues):
+    ids_roll_back = True
+
+
 class SQLiteSchema(Schema):
     """The write lock that the transaction begins with keeps rivals out: nothing else is needed."""
 
@@ -147,4 +152,4 @@ class SQLiteSchema(Schema):
 def sqlite_store(**options: Any) -> Store:
     """The operations, for the options of a dialect."""
     dialect = SQLiteDialect(**options)
-    return store_of(dialect, SQLiteTopics(dialect), SQLiteSchema(dialect))
+    return store_of(dialect, SQLiteTopics(dialect), SQLiteSchema(dialect), queues=SQLiteQueues)

@@ -2,13 +2,20 @@
 
 import msgspec
 
+from rowmq.store.archive import Archive
+from rowmq.store.claims import Claims
 from rowmq.store.dialect import Dialect
 from rowmq.store.groups import Groups
+from rowmq.store.holds import Holds
+from rowmq.store.jobs import Jobs
 from rowmq.store.leases import Leases
 from rowmq.store.letters import Letters
+from rowmq.store.lines import Lines
+from rowmq.store.queues import Queues
 from rowmq.store.retention import Retention
 from rowmq.store.schema import Schema
 from rowmq.store.seeking import Seeking
+from rowmq.store.settles import Settles
 from rowmq.store.topics import Topics
 
 __all__ = ["Store", "store_of"]
@@ -24,11 +31,25 @@ class Store(msgspec.Struct, frozen=True):
     letters: Letters
     retention: Retention
     seeking: Seeking
+    queues: Queues
+    jobs: Jobs
+    claims: Claims
+    settles: Settles
+    holds: Holds
+    archive: Archive
     schema: Schema
 
 
 def store_of(
-    dialect: Dialect, topics: Topics, schema: Schema, *, leases: type[Leases] = Leases
+    dialect: Dialect,
+    topics: Topics,
+    schema: Schema,
+    *,
+    leases: type[Leases] = Leases,
+    queues: type[Queues] = Queues,
+    jobs: type[Jobs] = Jobs,
+    claims: type[Claims] = Claims,
+    settles: type[Settles] = Settles,
 ) -> Store:
     """The store of a dialect, from the parts that differ in shape."""
     groups = Groups(dialect, topics)
@@ -36,4 +57,23 @@ def store_of(
     letters = Letters(dialect, topics, groups, owned)
     retention = Retention(dialect, topics, groups, owned)
     seeking = Seeking(dialect, topics, groups, owned)
-    return Store(dialect, topics, groups, owned, letters, retention, seeking, schema)
+    known = queues(dialect)
+    live = jobs(known, Lines(known))
+    claimed = claims(live)
+    settled = settles(claimed)
+    return Store(
+        dialect=dialect,
+        topics=topics,
+        groups=groups,
+        leases=owned,
+        letters=letters,
+        retention=retention,
+        seeking=seeking,
+        queues=known,
+        jobs=live,
+        claims=claimed,
+        settles=settled,
+        holds=Holds(settled),
+        archive=Archive(claimed),
+        schema=schema,
+    )

@@ -4,10 +4,11 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from typing import Any, Generic, TypeVar
 
+from rowmq.codec import error_text
 from rowmq.errors import InvalidInput, InvalidOption
 from rowmq.message import Message
 from rowmq.subscriber.holding import Token
-from rowmq.subscriber.settling import Kind, Settlement, error_text, settled_before
+from rowmq.subscriber.settling import Kind, Settlement, settled_before
 from rowmq.subscriber.subscription import Subscription
 from rowmq.times import Duration, to_seconds
 

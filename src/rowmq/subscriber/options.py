@@ -1,16 +1,13 @@
 """How a subscriber behaves: one frozen value, checked when it is made."""
 
-import os
-import secrets
-import socket
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
 
-from rowmq.codec import Encoding, decode
-from rowmq.errors import InvalidOption, PayloadMismatch
+from rowmq.errors import InvalidOption
 from rowmq.naming import check_group, check_topic
+from rowmq.options import check_flag, check_retry, check_type, own_name, positive, whole
 from rowmq.policy import ExponentialBackoff, RetryStrategy
 from rowmq.store.groups import STARTS
 from rowmq.store.letters import Grave
@@ -22,7 +19,6 @@ DLQ_ATTEMPTS = 1_000
 """How often a dead letter is delivered to those who consume its topic, if they do not say."""
 
 DEFAULT_ATTEMPTS = 3
-NAME_CHARS_MAX = 100
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,10 +110,10 @@ def options_of(
         batch_size=whole("batch_size", batch_size),
         visibility=positive("visibility", visibility),
         max_attempts=whole("max_attempts", attempts),
-        backoff=check_backoff(backoff),
+        backoff=check_retry("backoff", ExponentialBackoff() if backoff is None else backoff),
         lease_duration=lease,
         heartbeat_interval=beat,
-        strict=check_strict(strict),
+        strict=check_flag("strict", strict),
         dlq_suffix=suffix,
         max_in_flight=whole("max_in_flight", max_in_flight),
         max_bytes=whole("max_bytes", max_bytes),
@@ -128,21 +124,6 @@ def options_of(
         type=check_type(type),
         on_lost=check_callback(on_lost),
     )
-
-
-def positive(name: str, duration: Duration) -> float:
-    """Seconds of a duration that must be more than none."""
-    seconds = to_seconds(duration, name=name)
-    if seconds < 0.001:
-        raise InvalidOption(f"{name} must be at least a millisecond, not {duration!r}")
-    return seconds
-
-
-def whole(name: str, value: int) -> int:
-    """A whole number from 1 on."""
-    if type(value) is not int or not 1 <= value < 2**31:
-        raise InvalidOption(f"{name} must be a whole number from 1 on, not {value!r}")
-    return value
 
 
 def check_start(start: str) -> str:
@@ -160,42 +141,9 @@ def check_suffix(topic: str, suffix: str) -> str:
     return suffix
 
 
-def check_strict(strict: bool) -> bool:
-    if not isinstance(strict, bool):
-        raise InvalidOption(f"strict must be True or False, not {strict!r}")
-    return strict
-
-
-def check_type(type: Any) -> Any:
-    """The type of payloads, if anything could ever parse as it: else all would be dead letters."""
-    try:
-        decode(b"null", Encoding.JSON, type)
-    except PayloadMismatch as error:
-        if isinstance(error.__cause__, TypeError):
-            raise InvalidOption(f"no payload can be read as type={type!r} ({error})") from error
-    except Exception:  # noqa: BLE001, S110 - a type's own code may raise for this payload
-        pass
-    return type
-
-
-def check_backoff(backoff: RetryStrategy | None) -> RetryStrategy:
-    if backoff is None:
-        return ExponentialBackoff()
-    if not isinstance(backoff, RetryStrategy) or isinstance(backoff, type):
-        raise InvalidOption(
-            f"backoff must be a retry strategy such as rowmq.ExponentialBackoff(), not {backoff!r}"
-        )
-    return backoff
-
-
 def check_callback(
     on_lost: Callable[[Sequence[Any]], None] | None,
 ) -> Callable[[Sequence[Any]], None] | None:
     if on_lost is not None and not callable(on_lost):
         raise InvalidOption(f"on_lost must be a function of a list of deliveries, not {on_lost!r}")
     return on_lost
-
-
-def own_name() -> str:
-    """A name that tells people where a subscriber runs."""
-    return f"{socket.gethostname()[:NAME_CHARS_MAX]}-{os.getpid()}-{secrets.token_hex(3)}"

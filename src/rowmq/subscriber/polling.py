@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from rowmq.codec import error_text
 from rowmq.drivers.base import Steps
 from rowmq.errors import TransientError
 from rowmq.message import new_id
@@ -22,7 +23,6 @@ from rowmq.subscriber.options import Options
 from rowmq.subscriber.settling import (
     Kind,
     Settlement,
-    error_text,
     exhausted,
     unsettled_error,
 )

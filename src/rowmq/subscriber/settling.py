@@ -9,7 +9,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple, TypeGuard
 
 from rowmq.drivers.base import Steps
-from rowmq.errors import AlreadySettled, InvalidOption, Locked, SerializationFailure, StaleLease
+from rowmq.errors import AlreadySettled, Locked, SerializationFailure, StaleLease
 from rowmq.message import new_id
 from rowmq.progress import Progress, Range
 from rowmq.store.leases import Change, Conflict, Loaded, Member
@@ -25,13 +25,10 @@ __all__ = [
     "Kind",
     "Settlement",
     "Settling",
-    "error_text",
     "exhausted",
     "settled_before",
     "unsettled_error",
 ]
-
-ERROR_CHARS_MAX = 16_000
 
 CONFLICTS_MAX = 10
 """How often a write is decided anew before it is given up."""
@@ -255,17 +252,3 @@ def unsettled_error(known: Range, options: Options) -> str:
 
 def micros(seconds: float) -> int:
     return round(seconds * 1_000_000)
-
-
-def error_text(error: str | BaseException | None) -> str | None:
-    """An error as text that every database can store."""
-    if error is None:
-        return None
-    if isinstance(error, BaseException):
-        text = f"{type(error).__name__}: {error}"
-    elif isinstance(error, str):
-        text = error
-    else:
-        raise InvalidOption(f"error must be a str or an exception, not {error!r}")
-    text = text[:ERROR_CHARS_MAX].replace("\0", "\\0")
-    return text.encode("utf-8", "backslashreplace").decode()

@@ -18,11 +18,12 @@ from rowmq.drivers.base import take_steps, take_steps_async
 from rowmq.drivers.forking import after_fork
 from rowmq.errors import Closed, Locked
 from rowmq.message import Message
+from rowmq.options import whole
 from rowmq.subscriber.delivery import AsyncDelivery, Delivery, acks, claim, conclude, let_go
 from rowmq.subscriber.flavours import Tasks, Threads
 from rowmq.subscriber.holding import Token
 from rowmq.subscriber.home import Home
-from rowmq.subscriber.options import Options, whole
+from rowmq.subscriber.options import Options
 from rowmq.subscriber.settling import Settlement
 from rowmq.subscriber.subscription import Subscription
 from rowmq.times import Duration, to_seconds

@@ -105,68 +105,152 @@ CREATE TABLE IF NOT EXISTS {dead_letters} (
     KEY dead_letters_by_origin (origin_topic, failed_at, partition_id, message_offset)
 ) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
 
--- Queues: a job's payload is written once; what changes hands is narrow.
+-- Queues: a job's payload is written once; what changes hands is narrow. Numbers stand for names: a
+-- lane is what is claimed in one order, the jobs of one queue, one kind and one priority.
 
 CREATE TABLE IF NOT EXISTS {queues} (
-    queue          varbinary(200) PRIMARY KEY,
-    paused         boolean NOT NULL DEFAULT 0,
-    keep_completed boolean NOT NULL DEFAULT 1,
-    keep_failed    boolean NOT NULL DEFAULT 1,
-    retention_us   bigint,
-    created_at     bigint NOT NULL
+    id                  bigint NOT NULL AUTO_INCREMENT PRIMARY KEY,
+    max_payload_bytes   bigint,
+    retention_us        bigint,
+    failed_retention_us bigint,
+    rate_period_us      bigint,
+    created_at          bigint NOT NULL,
+    max_in_flight       integer,
+    rate                integer,
+    paused              smallint NOT NULL DEFAULT 0,
+    keep_completed      smallint NOT NULL DEFAULT 1,
+    keep_failed         smallint NOT NULL DEFAULT 1,
+    queue               varbinary(200) NOT NULL,
+    UNIQUE (queue)
+) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
+
+-- Precedence is minus the priority, so that lower is first everywhere.
+CREATE TABLE IF NOT EXISTS {lanes} (
+    id         bigint NOT NULL AUTO_INCREMENT PRIMARY KEY,
+    queue_id   bigint NOT NULL,
+    precedence integer NOT NULL,
+    kind       varbinary(200) NOT NULL,
+    UNIQUE (queue_id, kind, precedence)
+) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
+
+-- Each number is a block of job ids: whoever takes it need not ask again for a while.
+CREATE TABLE IF NOT EXISTS {job_ids} (
+    id bigint NOT NULL AUTO_INCREMENT PRIMARY KEY
 ) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
 
 CREATE TABLE IF NOT EXISTS {jobs} (
-    id           bigint NOT NULL AUTO_INCREMENT PRIMARY KEY,
+    id           bigint NOT NULL PRIMARY KEY,
     created_at   bigint NOT NULL,
-    priority     integer NOT NULL,
+    due_at       bigint NOT NULL,
+    lane_id      bigint NOT NULL,
     encoding     smallint NOT NULL,
-    queue        varbinary(200) NOT NULL,
-    kind         varbinary(255) NOT NULL,
     job_key      varbinary(255),
     ordering_key varbinary(255),
     headers      mediumblob,
     payload      longblob NOT NULL
 ) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
 
--- Precedence is minus the priority, so that one ascending index is the claim's whole order.
+-- What can be claimed, in the order of claims, which its index is.
 CREATE TABLE IF NOT EXISTS {ready} (
-    job_id       bigint NOT NULL,
-    due_at       bigint NOT NULL,
-    precedence   integer NOT NULL,
-    attempts     integer NOT NULL,
-    deliveries   integer NOT NULL,
-    queue        varbinary(200) NOT NULL,
-    ordering_key varbinary(255),
-    PRIMARY KEY (queue, precedence, due_at, job_id)
+    due_at     bigint NOT NULL,
+    job_id     bigint NOT NULL,
+    lane_id    bigint NOT NULL,
+    attempts   integer NOT NULL,
+    deliveries integer NOT NULL,
+    PRIMARY KEY (lane_id, due_at, job_id)
 ) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
 
--- A lock is a claimed batch: of each job what stood in its ready row, so that it can be put back.
+-- A lock is a claimed batch. Of each job it has what stood in its ready row, so that it can be put
+-- back; settled has a 1 for each job that has left the lock.
 CREATE TABLE IF NOT EXISTS {locks} (
-    token        binary(16) PRIMARY KEY,
+    token        bigint NOT NULL PRIMARY KEY,
     locked_until bigint NOT NULL,
-    queue        varbinary(200) NOT NULL,
+    claimed_at   bigint NOT NULL,
     owner        varbinary(200) NOT NULL,
     claimed      mediumblob NOT NULL,
-    KEY locks_by_expiry (queue, locked_until)
+    settled      mediumblob NOT NULL,
+    KEY locks_by_expiry (locked_until)
 ) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
 
+-- Keys of live jobs. Lane and due time are those of the ready row, if the job is there.
 CREATE TABLE IF NOT EXISTS {job_keys} (
-    queue   varbinary(200) NOT NULL,
-    job_key varbinary(255) NOT NULL,
-    job_id  bigint NOT NULL,
-    PRIMARY KEY (queue, job_key)
+    queue_id bigint NOT NULL,
+    job_id   bigint NOT NULL,
+    lane_id  bigint NOT NULL,
+    due_at   bigint NOT NULL,
+    job_key  varbinary(255) NOT NULL,
+    kind     varbinary(200) NOT NULL,
+    PRIMARY KEY (queue_id, job_key, kind)
 ) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
 
-CREATE TABLE IF NOT EXISTS {finished} (
-    job_id      bigint PRIMARY KEY,
+-- A line is the jobs of one ordering key. Its head is ready or claimed; the others wait.
+CREATE TABLE IF NOT EXISTS {lines} (
+    queue_id     bigint NOT NULL,
+    head_id      bigint NOT NULL,
+    head_lane    bigint NOT NULL,
+    head_order   integer NOT NULL,
+    head_due     bigint NOT NULL,
+    ordering_key varbinary(255) NOT NULL,
+    PRIMARY KEY (queue_id, ordering_key)
+) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
+
+CREATE TABLE IF NOT EXISTS {waiting} (
+    queue_id     bigint NOT NULL,
+    due_at       bigint NOT NULL,
+    job_id       bigint NOT NULL,
+    lane_id      bigint NOT NULL,
+    precedence   integer NOT NULL,
+    ordering_key varbinary(255) NOT NULL,
+    PRIMARY KEY (queue_id, ordering_key, precedence, due_at, job_id)
+) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
+
+-- The archive: jobs joined with one of these two.
+CREATE TABLE IF NOT EXISTS {completed} (
+    queue_id    bigint NOT NULL,
     finished_at bigint NOT NULL,
+    job_id      bigint NOT NULL,
+    started_at  bigint NOT NULL,
     attempts    integer NOT NULL,
     deliveries  integer NOT NULL,
-    state       smallint NOT NULL,
-    queue       varbinary(200) NOT NULL,
+    PRIMARY KEY (queue_id, finished_at, job_id)
+) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
+
+CREATE TABLE IF NOT EXISTS {failed} (
+    job_id      bigint NOT NULL PRIMARY KEY,
+    queue_id    bigint NOT NULL,
+    finished_at bigint NOT NULL,
+    started_at  bigint NOT NULL,
+    attempts    integer NOT NULL,
+    deliveries  integer NOT NULL,
     error       mediumblob,
-    KEY finished_by_time (queue, state, finished_at, job_id)
+    KEY failed_by_time (queue_id, finished_at, job_id)
+) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
+
+-- Why earlier attempts failed.
+CREATE TABLE IF NOT EXISTS {job_errors} (
+    job_id    bigint NOT NULL,
+    failed_at bigint NOT NULL,
+    attempt   integer NOT NULL,
+    error     mediumblob,
+    PRIMARY KEY (job_id, failed_at, attempt)
+) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
+
+-- A limit of n is n permits: to start a job takes one that is free. Purposes: 1 in flight, 2 rate.
+CREATE TABLE IF NOT EXISTS {permits} (
+    queue_id bigint NOT NULL,
+    free_at  bigint NOT NULL,
+    token    bigint NOT NULL DEFAULT 0,
+    purpose  smallint NOT NULL,
+    number   integer NOT NULL,
+    PRIMARY KEY (queue_id, purpose, number),
+    KEY permits_by_time (queue_id, purpose, free_at, number)
+) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
+
+-- Who holds a job in a transaction is written down beside it, so that a death is counted.
+CREATE TABLE IF NOT EXISTS {holds} (
+    job_id     bigint NOT NULL PRIMARY KEY,
+    started_at bigint NOT NULL,
+    starts     integer NOT NULL
 ) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
 
 -- Schedules: one row each; a tick's row is what makes it fire once.

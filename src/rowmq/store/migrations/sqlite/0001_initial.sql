@@ -110,71 +110,156 @@ CREATE TABLE {dead_letters} (
 CREATE INDEX {prefix}dead_letters_by_origin
     ON {dead_letters} (origin_topic, failed_at, partition_id, message_offset);
 
--- Queues: a job's payload is written once; what changes hands is narrow.
+-- Queues: a job's payload is written once; what changes hands is narrow. Numbers stand for names: a
+-- lane is what is claimed in one order, the jobs of one queue, one kind and one priority.
 
 CREATE TABLE {queues} (
-    queue          text PRIMARY KEY,
-    paused         integer NOT NULL DEFAULT 0,
-    keep_completed integer NOT NULL DEFAULT 1,
-    keep_failed    integer NOT NULL DEFAULT 1,
-    retention_us   integer,
-    created_at     integer NOT NULL
-) WITHOUT ROWID;
+    id                  integer PRIMARY KEY AUTOINCREMENT,
+    max_payload_bytes   integer,
+    retention_us        integer,
+    failed_retention_us integer,
+    rate_period_us      integer,
+    created_at          integer NOT NULL,
+    max_in_flight       integer,
+    rate                integer,
+    paused              integer NOT NULL DEFAULT 0,
+    keep_completed      integer NOT NULL DEFAULT 1,
+    keep_failed         integer NOT NULL DEFAULT 1,
+    queue               text NOT NULL,
+    UNIQUE (queue)
+);
+
+-- Precedence is minus the priority, so that lower is first everywhere.
+CREATE TABLE {lanes} (
+    id         integer PRIMARY KEY AUTOINCREMENT,
+    queue_id   integer NOT NULL,
+    precedence integer NOT NULL,
+    kind       text NOT NULL,
+    UNIQUE (queue_id, kind, precedence)
+);
+
+-- Each number is a block of job ids: whoever takes it need not ask again for a while.
+CREATE TABLE {job_ids} (
+    id integer PRIMARY KEY AUTOINCREMENT
+);
 
 CREATE TABLE {jobs} (
-    id           integer PRIMARY KEY AUTOINCREMENT,
+    id           integer PRIMARY KEY,
     created_at   integer NOT NULL,
-    priority     integer NOT NULL,
+    due_at       integer NOT NULL,
+    lane_id      integer NOT NULL,
     encoding     integer NOT NULL,
-    queue        text NOT NULL,
-    kind         text NOT NULL,
     job_key      text,
     ordering_key text,
     headers      text,
     payload      blob NOT NULL
 );
 
--- Precedence is minus the priority, so that one ascending index is the claim's whole order.
+-- What can be claimed, in the order of claims, which its index is.
 CREATE TABLE {ready} (
-    job_id       integer NOT NULL,
-    due_at       integer NOT NULL,
-    precedence   integer NOT NULL,
-    attempts     integer NOT NULL,
-    deliveries   integer NOT NULL,
-    queue        text NOT NULL,
-    ordering_key text,
-    PRIMARY KEY (queue, precedence, due_at, job_id)
+    due_at     integer NOT NULL,
+    job_id     integer NOT NULL,
+    lane_id    integer NOT NULL,
+    attempts   integer NOT NULL,
+    deliveries integer NOT NULL,
+    PRIMARY KEY (lane_id, due_at, job_id)
 ) WITHOUT ROWID;
 
--- A lock is a claimed batch: of each job what stood in its ready row, so that it can be put back.
+-- A lock is a claimed batch. Of each job it has what stood in its ready row, so that it can be put
+-- back; settled has a 1 for each job that has left the lock.
 CREATE TABLE {locks} (
-    token        text NOT NULL PRIMARY KEY,
+    token        integer NOT NULL PRIMARY KEY,
     locked_until integer NOT NULL,
-    queue        text NOT NULL,
+    claimed_at   integer NOT NULL,
     owner        text NOT NULL,
-    claimed      text NOT NULL
-);
-
-CREATE INDEX {prefix}locks_by_expiry ON {locks} (queue, locked_until);
-
-CREATE TABLE {job_keys} (
-    queue   text NOT NULL,
-    job_key text NOT NULL,
-    job_id  integer NOT NULL,
-    PRIMARY KEY (queue, job_key)
+    claimed      text NOT NULL,
+    settled      text NOT NULL
 ) WITHOUT ROWID;
 
-CREATE TABLE {finished} (
-    job_id      integer PRIMARY KEY,
+CREATE INDEX {prefix}locks_by_expiry ON {locks} (locked_until);
+
+-- Keys of live jobs. Lane and due time are those of the ready row, if the job is there.
+CREATE TABLE {job_keys} (
+    queue_id integer NOT NULL,
+    job_id   integer NOT NULL,
+    lane_id  integer NOT NULL,
+    due_at   integer NOT NULL,
+    job_key  text NOT NULL,
+    kind     text NOT NULL,
+    PRIMARY KEY (queue_id, job_key, kind)
+) WITHOUT ROWID;
+
+-- A line is the jobs of one ordering key. Its head is ready or claimed; the others wait.
+CREATE TABLE {lines} (
+    queue_id     integer NOT NULL,
+    head_id      integer NOT NULL,
+    head_lane    integer NOT NULL,
+    head_order   integer NOT NULL,
+    head_due     integer NOT NULL,
+    ordering_key text NOT NULL,
+    PRIMARY KEY (queue_id, ordering_key)
+) WITHOUT ROWID;
+
+CREATE TABLE {waiting} (
+    queue_id     integer NOT NULL,
+    due_at       integer NOT NULL,
+    job_id       integer NOT NULL,
+    lane_id      integer NOT NULL,
+    precedence   integer NOT NULL,
+    ordering_key text NOT NULL,
+    PRIMARY KEY (queue_id, ordering_key, precedence, due_at, job_id)
+) WITHOUT ROWID;
+
+-- The archive: jobs joined with one of these two.
+CREATE TABLE {completed} (
+    queue_id    integer NOT NULL,
     finished_at integer NOT NULL,
+    job_id      integer NOT NULL,
+    started_at  integer NOT NULL,
     attempts    integer NOT NULL,
     deliveries  integer NOT NULL,
-    state       integer NOT NULL,
-    queue       text NOT NULL,
+    PRIMARY KEY (queue_id, finished_at, job_id)
+) WITHOUT ROWID;
+
+CREATE TABLE {failed} (
+    job_id      integer NOT NULL PRIMARY KEY,
+    queue_id    integer NOT NULL,
+    finished_at integer NOT NULL,
+    started_at  integer NOT NULL,
+    attempts    integer NOT NULL,
+    deliveries  integer NOT NULL,
     error       text
 );
 
-CREATE INDEX {prefix}finished_by_time ON {finished} (queue, state, finished_at, job_id);
+CREATE INDEX {prefix}failed_by_time ON {failed} (queue_id, finished_at, job_id);
+
+-- Why earlier attempts failed.
+CREATE TABLE {job_errors} (
+    job_id    integer NOT NULL,
+    failed_at integer NOT NULL,
+    attempt   integer NOT NULL,
+    error     text,
+    PRIMARY KEY (job_id, failed_at, attempt)
+) WITHOUT ROWID;
+
+-- A limit of n is n permits: to start a job takes one that is free. Purposes: 1 in flight, 2 rate.
+CREATE TABLE {permits} (
+    queue_id integer NOT NULL,
+    free_at  integer NOT NULL,
+    token    integer NOT NULL DEFAULT 0,
+    purpose  integer NOT NULL,
+    number   integer NOT NULL,
+    PRIMARY KEY (queue_id, purpose, number)
+) WITHOUT ROWID;
+
+CREATE INDEX {prefix}permits_by_time ON {permits} (queue_id, purpose, free_at, number);
+
+-- Who holds a job in a transaction is written down beside it, so that a death is counted.
+CREATE TABLE {holds} (
+    job_id     integer NOT NULL PRIMARY KEY,
+    started_at integer NOT NULL,
+    starts     integer NOT NULL
+) WITHOUT ROWID;
 
 -- Schedules: one row each; a tick's row is what makes it fire once.
 

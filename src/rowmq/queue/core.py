@@ -1,0 +1,463 @@
+"""What queues do, as steps: written once, taken by `Queue` and by `AsyncQueue`."""
+
+import logging
+import random
+import time
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any
+
+from rowmq.codec import error_text
+from rowmq.drivers.base import Steps
+from rowmq.errors import InvalidInput, InvalidOption
+from rowmq.message import JobError, Outcome, ScheduledMessage, State
+from rowmq.naming import check_key
+from rowmq.options import check_flag, whole
+from rowmq.queue.claiming import Claimed
+from rowmq.queue.desk import Desk, Put
+from rowmq.queue.job import Facts, claimed_facts, posted_facts, recorded_facts
+from rowmq.queue.ticket import Ticket, Wanted, wanted_of
+from rowmq.queue.view import View, micros_of
+from rowmq.store.archive import BATCH, Record
+from rowmq.store.jobs import Offer, Posting, posting_of
+from rowmq.store.queues import Settings
+from rowmq.store.settles import Kind
+from rowmq.store.topics import check_limit, check_retention
+from rowmq.times import Duration, to_micros, to_seconds
+
+__all__ = ["CONFIRMATION", "Core", "NewJob", "check_order"]
+
+log = logging.getLogger("rowmq")
+
+CONFIRMATION = "Yes, please, I know what I'm doing!"
+
+CLAIM_MAX = 10_000
+"""How many jobs one claim takes at most."""
+
+PAUSE_SECONDS_FIRST = 0.005
+PAUSE_GROWTH = 1.6
+"""How long to wait after an empty look, and how that grows while there is nothing."""
+
+WATCHED_SECONDS_MAX = 1.0
+"""How long to wait at most where a put wakes those who wait."""
+
+PERMITS_MAX = 10_000
+
+NewJob = Callable[..., Any]
+"""Makes a job of what it shows, and of its ticket."""
+
+
+class Core:
+    """The queues that a handle sees: one, or several to poll from."""
+
+    def __init__(self, desk: Desk, views: Sequence[View], new_job: NewJob) -> None:
+        self.desk = desk
+        self.views = {view.queue: view for view in views}
+        self.new_job = new_job
+        self.claimer = desk.claimer(views)
+
+    @property
+    def view(self) -> View:
+        """The only queue."""
+        (view,) = self.views.values()
+        return view
+
+    # --- put and offer ----------------------------------------------------------------------------
+
+    def put(self, payload: Any, connection: Any, **how: Any) -> Steps[Any]:
+        """Add a job."""
+        posting = self._posting(payload, **how)
+        if connection is None and posting.plain:
+            put: Put = yield partial(self.desk.puts.submit, posting)
+        else:
+            (put,) = yield from self.desk.put([posting], connection)
+        return self._posted(posting, payload, put)
+
+    def put_many(self, payloads: Iterable[Any], connection: Any, **how: Any) -> Steps[list[Any]]:
+        """Add jobs, all or none."""
+        if isinstance(payloads, str | bytes | dict) or not isinstance(payloads, Iterable):
+            raise InvalidInput(
+                f"put_many takes a list of payloads, not a {type(payloads).__name__}"
+            )
+        given = list(payloads)
+        postings = []
+        for place, payload in enumerate(given):
+            try:
+                postings.append(self._posting(payload, **how))
+            except InvalidInput as error:
+                raise type(error)(f"payload {place}: {error}") from error
+        puts = yield from self.desk.put(postings, connection)
+        triples = zip(postings, given, puts, strict=True)
+        return [self._posted(posting, payload, put) for posting, payload, put in triples]
+
+    def _posting(
+        self,
+        payload: Any,
+        *,
+        delay: Duration | None,
+        at: datetime | None,
+        priority: int,
+        headers: Any,
+        key: str | None = None,
+        ordering_key: str | None = None,
+    ) -> Posting:
+        if delay is not None and at is not None:
+            raise InvalidOption("give delay= or at=, but not both")
+        return posting_of(
+            self.view.queue,
+            self.view.kind,
+            payload,
+            at=None if at is None else to_micros(at),
+            delay_us=0 if delay is None else round(to_seconds(delay, name="delay") * 1_000_000),
+            priority=priority,
+            key=check_key(key),
+            ordering_key=check_key(ordering_key),
+            headers=headers,
+        )
+
+    def _posted(self, posting: Posting, payload: Any, put: Put) -> Any:
+        id, due_at = put
+        return self.new_job(posted_facts(posting, payload, id=id, due_at=due_at))
+
+    def offer(
+        self, messages: Sequence[ScheduledMessage[Any]], connection: Any
+    ) -> Steps[list[Outcome]]:
+        """Create or update jobs by their keys."""
+        offers = []
+        for place, message in enumerate(messages):
+            try:
+                offers.append(self._offer(message))
+            except InvalidInput as error:
+                if len(messages) == 1:
+                    raise
+                raise type(error)(f"message {place}: {error}") from error
+        return (yield from self.desk.offer(offers, connection))
+
+    def _offer(self, message: ScheduledMessage[Any]) -> Offer:
+        if not isinstance(message, ScheduledMessage):
+            raise InvalidInput(
+                f"offer_batch takes a list of rowmq.ScheduledMessage(key, payload, at), not a "
+                f"{type(message).__name__}"
+            )
+        if message.key is None:
+            raise InvalidInput("an offer needs a key; put() adds jobs without one")
+        posting = self._posting(
+            message.payload,
+            delay=None,
+            at=message.at,
+            priority=message.priority,
+            headers=message.headers,
+            key=message.key,
+        )
+        return Offer(posting, check_flag("can_update", message.can_update))
+
+    # --- claim ------------------------------------------------------------------------------------
+
+    def claim(
+        self, limit: int, lock_timeout: Duration | None = None, *, newest: bool = False
+    ) -> Steps[list[Any]]:
+        """Up to so many jobs that are due. What does not parse, or was delivered too often, is
+        failed, and others are looked for.
+        """
+        if type(limit) is not int:
+            raise InvalidOption(f"how many jobs must be a whole number, not {limit!r}")
+        if limit <= 0:
+            return []
+        lock_us = self._lock_us(lock_timeout)
+        while True:
+            claimed = yield from self.claimer.take(min(limit, CLAIM_MAX), lock_us, newest=newest)
+            jobs, refused = self._hand_out(claimed)
+            if refused:
+                yield from self._refuse(refused)
+            if jobs or not claimed:
+                return jobs
+
+    def _lock_us(self, lock_timeout: Duration | None) -> int:
+        if lock_timeout is None:
+            return max(view.lock_us for view in self.views.values())
+        return micros_of("lock_timeout", lock_timeout)
+
+    def _hand_out(self, claimed: Sequence[Claimed]) -> tuple[list[Any], list[Wanted]]:
+        jobs: list[Any] = []
+        refused: list[Wanted] = []
+        for item in claimed:
+            view = self.views[item.lane.queue]
+            facts, error = claimed_facts(item, view)
+            ticket = Ticket(item, view.retry)
+            if error is None:
+                error = delivered_too_often(facts, view)
+            if error is None:
+                jobs.append(self.new_job(facts, ticket))
+            else:
+                # It was not tried, so that costs no attempt.
+                refused.append(wanted_of(ticket, Kind.REFUSE, error=error))
+        return jobs, refused
+
+    def _refuse(self, refused: Sequence[Wanted]) -> Steps[None]:
+        """Fail jobs before they are tried: apart from those that are handed out with them."""
+        for item in refused:
+            log.warning(
+                "job %d of queue %r has failed: %s",
+                item.settle.entry.job_id,
+                item.settle.queue,
+                item.settle.error,
+            )
+        try:
+            yield from self.desk.settle(refused)
+        except Exception as error:  # noqa: BLE001 - they come again when their lock expires
+            log.warning("jobs could not be failed: %s", error)
+
+    def poll(self, timeout: Duration | None, lock_timeout: Duration | None) -> Steps[Any]:
+        """A job, as soon as there is one."""
+        seconds = None if timeout is None else to_seconds(timeout, name="timeout")
+        deadline = None if seconds is None else time.monotonic() + seconds
+        waiter = self.desk.new_waiter()
+        watched = False
+        empty = 0
+        try:
+            while True:
+                waiter.calm()
+                jobs = yield from self.claim(1, lock_timeout)
+                if jobs:
+                    return jobs[0]
+                remaining = None if deadline is None else deadline - time.monotonic()
+                if remaining is not None and remaining <= 0:
+                    return None
+                if not watched:
+                    self.desk.waiters.add(self.views, waiter)
+                    watched = True
+                empty = min(empty + 1, 30)
+                pause = self._pause(empty)
+                yield partial(waiter.wait, pause if remaining is None else min(pause, remaining))
+        finally:
+            self.desk.waiters.remove(self.views, waiter)
+
+    def _pause(self, empty: int) -> float:
+        """How long to wait before the next look, if nothing wakes us."""
+        longest = min(view.poll_interval for view in self.views.values())
+        if self.desk.waiters.woken:
+            longest = max(longest, WATCHED_SECONDS_MAX)
+        pause = min(longest, PAUSE_SECONDS_FIRST * PAUSE_GROWTH**empty)
+        pause *= random.uniform(0.75, 1.0)  # never in step with others
+        due = self.claimer.next_due
+        return pause if due is None else min(pause, max(due, 0.001))
+
+    def settle(self, wanted: Sequence[Wanted], connection: Any) -> Steps[None]:
+        """Settle claimed jobs."""
+        yield from self.desk.settle(wanted, connection)
+
+    # --- look at jobs -----------------------------------------------------------------------------
+
+    def read(self, key: str) -> Steps[Any]:
+        """The live job of a key."""
+        read = partial(self.desk.store.archive.read, self.view.queue, needed(key), self.view.kinds)
+        record: Record | None = yield partial(self.desk.run, read)
+        return None if record is None else self._recorded(record)
+
+    def contains(self, key: str) -> Steps[bool]:
+        """Whether a key has a live job."""
+        find = partial(self.desk.store.jobs.find, self.view.queue, needed(key), self.view.kinds)
+        found = yield partial(self.desk.run, find)
+        return bool(found)
+
+    def counts(self) -> Steps[dict[str, int]]:
+        """How many jobs there are in each state."""
+        count = partial(self.desk.store.archive.counts, self.view.queue, self.view.kinds)
+        counts: dict[State, int] = yield partial(self.desk.run, count)
+        return {state.value: counts[state] for state in State}
+
+    def archive(
+        self, state: State | str | None, since: datetime | None, limit: int
+    ) -> Steps[list[Any]]:
+        """Finished jobs, the newest first."""
+        moment = None if since is None else to_micros(since)
+        whole("limit", limit)
+        states = (State.COMPLETED, State.FAILED) if state is None else (finished_state(state),)
+        records: list[Record] = []
+        for chosen in states:
+            find = partial(
+                self.desk.store.archive.list_finished,
+                self.view.queue,
+                self.view.kinds,
+                state=chosen,
+                since=moment,
+                limit=limit,
+            )
+            records += yield partial(self.desk.run, find)
+        records.sort(key=lambda record: (record.finished_at or 0, record.id), reverse=True)
+        return [self._recorded(record) for record in records[:limit]]
+
+    def errors(self, id: int) -> Steps[list[JobError]]:
+        """Why earlier attempts at a job failed."""
+        find = partial(self.desk.store.archive.errors, check_ids([id])[0])
+        errors: list[JobError] = yield partial(self.desk.run, find)
+        return errors
+
+    def _recorded(self, record: Record) -> Any:
+        return self.new_job(recorded_facts(record, self.view))
+
+    # --- change jobs ------------------------------------------------------------------------------
+
+    def retry(self, ids: Iterable[Any], connection: Any) -> Steps[int]:
+        """Have failed jobs be claimed again."""
+        chosen = check_ids(ids)
+        total = 0
+        for start in range(0, len(chosen), BATCH):
+            part = chosen[start : start + BATCH]
+            retry = partial(self.desk.store.archive.retry, self.view.queue, self.view.kinds, part)
+            done: list[int] = yield partial(self.desk.run, retry, connection)
+            total += len(done)
+        self.desk.disturb(self.view.queue)
+        return total
+
+    def prune(
+        self, older_than: Duration | None, state: State | str | None, connection: Any
+    ) -> Steps[int]:
+        """Delete what is older than given, or than the queue keeps it, in short transactions."""
+        age = None if older_than is None else older_than_us(older_than)
+        states: Sequence[State] = (State.COMPLETED, State.FAILED)
+        if state is not None:
+            states = (finished_state(state),)
+        elif age is not None:
+            states = (State.COMPLETED,)
+        total = 0
+        archive = self.desk.store.archive
+        for chosen in states:
+            done = BATCH
+            while done >= BATCH:
+                prune = partial(archive.prune, self.view.queue, state=chosen, older_than_us=age)
+                done = yield partial(self.desk.run, prune, connection)
+                total += done
+        yield partial(self.desk.run, partial(archive.jobs.lines.forget_empty, BATCH), connection)
+        return total
+
+    def drop(self, key: str, connection: Any) -> Steps[bool]:
+        """Delete the live job of a key."""
+        drop = partial(self.desk.store.jobs.drop, self.view.queue, needed(key), self.view.kinds)
+        dropped: int = yield partial(self.desk.run, drop, connection)
+        return dropped > 0
+
+    def drop_all(self, confirm: str, connection: Any) -> Steps[int]:
+        """Delete every live job, in short transactions."""
+        if confirm != CONFIRMATION:
+            raise InvalidInput(
+                f"drop_all deletes every live job of queue {self.view.queue!r}; if that is what "
+                f"you want, say drop_all(confirm={CONFIRMATION!r})"
+            )
+        archive = self.desk.store.archive
+        total = 0
+        for drop in (archive.drop_waiting, archive.drop_ready, archive.drop_claimed):
+            done = 1
+            while done:
+                some = partial(drop, self.view.queue, self.view.kinds)
+                done = yield partial(self.desk.run, some, connection)
+                total += done
+        return total
+
+    # --- settings ---------------------------------------------------------------------------------
+
+    def configure(
+        self,
+        *,
+        connection: Any,
+        keep_completed: bool | None = None,
+        keep_failed: bool | None = None,
+        retention: Duration | None = None,
+        failed_retention: Duration | None = None,
+        max_payload_bytes: int | None = None,
+        max_in_flight: float | None = None,
+        rate: float | None = None,
+        rate_period: Duration | None = None,
+    ) -> Steps[None]:
+        """Change settings; those left out stay as they are."""
+        if rate is not None and rate_period is None:
+            rate_period = 1.0
+        settings = Settings(
+            keep_completed=flag("keep_completed", keep_completed),
+            keep_failed=flag("keep_failed", keep_failed),
+            retention_us=check_retention(retention),
+            failed_retention_us=check_retention(failed_retention),
+            max_payload_bytes=check_limit(max_payload_bytes),
+            max_in_flight=permits("max_in_flight", max_in_flight),
+            rate=permits("rate", rate),
+            rate_period_us=None if rate_period is None else micros_of("rate_period", rate_period),
+        )
+        yield from self.set(settings, connection)
+
+    def set(self, settings: Settings, connection: Any) -> Steps[None]:
+        configure = partial(self.desk.store.queues.configure, self.view.queue, settings)
+        yield partial(self.desk.run, configure, connection)
+        self.desk.disturb(self.view.queue)
+
+
+def delivered_too_often(facts: Facts, view: View) -> str | None:
+    """Why a job is not to be tried any more, if so."""
+    most = view.max_deliveries
+    if most is None or facts.deliveries <= most:
+        return None
+    return f"it was claimed {facts.deliveries} times, and max_deliveries is {most}"
+
+
+def needed(key: str) -> str:
+    """A key that must be there."""
+    if key is None:
+        raise InvalidInput("a key is needed: jobs without one cannot be found by it")
+    return str(check_key(key))
+
+
+def check_order(order: str) -> bool:
+    """Whether the newest job comes first."""
+    if order not in ("fifo", "lifo"):
+        raise InvalidOption(f"order must be 'fifo' or 'lifo', not {order!r}")
+    return order == "lifo"
+
+
+def finished_state(state: State | str) -> State:
+    """A state of the archive."""
+    try:
+        chosen = State(state)
+    except ValueError:
+        chosen = State.PENDING
+    if chosen not in (State.COMPLETED, State.FAILED):
+        raise InvalidOption(f"state must be State.COMPLETED or State.FAILED, not {state!r}")
+    return chosen
+
+
+def older_than_us(older_than: Duration) -> int:
+    seconds = older_than.total_seconds() if isinstance(older_than, timedelta) else older_than
+    return round(to_seconds(seconds, name="older_than") * 1_000_000)
+
+
+def check_ids(ids: Iterable[Any]) -> list[int]:
+    """Job ids, each once: numbers, or jobs that have them."""
+    if isinstance(ids, str | int) or not isinstance(ids, Iterable):
+        raise InvalidOption(f"ids must be a list of job ids, not {ids!r}")
+    found = {getattr(id, "id", id) for id in ids}
+    for id in found:
+        if type(id) is not int or not 0 <= id < 2**62:
+            raise InvalidOption(f"a job id is a whole number, not {id!r}")
+    return sorted(found)
+
+
+def flag(name: str, value: bool | None) -> bool | None:
+    return None if value is None else check_flag(name, value)
+
+
+def permits(name: str, limit: float | None) -> int | None:
+    """A limit that can be kept; 0 for none."""
+    if limit is None:
+        return None
+    if limit == float("inf"):
+        return 0
+    if type(limit) is not int or not 1 <= limit <= PERMITS_MAX:
+        raise InvalidOption(
+            f"{name} must be a whole number from 1 to {PERMITS_MAX:,}, or math.inf for no limit, "
+            f"not {limit!r}; a higher rate can be had with a shorter rate_period"
+        )
+    return limit
+
+
+def told(error: BaseException) -> str:
+    """An error as text, which is never empty."""
+    return error_text(error) or type(error).__name__

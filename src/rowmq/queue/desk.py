@@ -1,0 +1,213 @@
+"""What the queues of one client share: the database, ids, claimers, and whom to wake.
+
+Everything that takes several transactions is written as steps, once for sync and async code: see
+`drivers.base`.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, Protocol, TypeVar
+
+from rowmq.drivers.base import Steps, SyncDriver
+from rowmq.drivers.watching import Notifier
+from rowmq.errors import AlreadySettled, StaleLease
+from rowmq.message import Outcome
+from rowmq.options import own_name
+from rowmq.queue.claiming import Claimer
+from rowmq.queue.ids import Ids
+from rowmq.queue.ticket import Wanted, conclude, give_up, take_all
+from rowmq.queue.view import View
+from rowmq.queue.waiting import Waiter, Waiters
+from rowmq.store.jobs import Offer, Posting
+from rowmq.store.queues import IDS_A_BLOCK, wake_name
+from rowmq.store.settles import Settle
+from rowmq.store.statement import Operation
+from rowmq.store.store import Store
+
+__all__ = ["Desk", "Put", "Spare"]
+
+T = TypeVar("T")
+
+SETTLES_MAX = 5_000
+"""How many jobs are settled in one transaction."""
+
+Put = tuple[int, int]
+"""The id of a job that was put, and when it is due."""
+
+
+class Submits(Protocol):
+    """What has items worked on, perhaps together with others; in async code, to be awaited."""
+
+    def submit(self, item: Any) -> Any: ...
+
+
+class Desk:
+    """A client, to its queues."""
+
+    puts: Submits
+    settles: Submits
+
+    def __init__(
+        self,
+        store: Store,
+        run: Callable[..., Any],
+        *,
+        notifier: Notifier,
+        waiters: Waiters,
+        new_waiter: Callable[[], Waiter],
+        spare: "Spare",
+    ) -> None:
+        """`run` runs an operation, in a transaction of its own or in the one of a connection."""
+        self.store = store
+        self.run = run
+        self.owner = own_name()
+        self.ids = Ids()
+        self.notifier = notifier
+        self.waiters = waiters
+        self.new_waiter = new_waiter
+        self.spare = spare
+        self._claimers: dict[frozenset[tuple[str, str]], Claimer] = {}
+
+    def repeat(self, operation: Callable[..., Operation[T]], connection: Any = None) -> Any:
+        """Run an operation that wants to know whether it may have been committed before."""
+        return self.run(Repeated(operation), connection)
+
+    def claimer(self, views: Sequence[View]) -> Claimer:
+        """The claimer of what these views see."""
+        key = frozenset((view.queue, view.kind) for view in views)
+        claimer = self._claimers.get(key)
+        if claimer is None:
+            claimer = self._claimers.setdefault(key, Claimer(self, views))
+        return claimer
+
+    # --- put and offer ----------------------------------------------------------------------------
+
+    def put(self, postings: Sequence[Posting], connection: Any = None) -> Steps[list[Put]]:
+        """Add jobs in one transaction."""
+        if not postings:
+            return []
+        ids = yield from self.new_ids(len(postings), connection)
+        put = partial(self.store.jobs.put, postings, ids, notify=self._notify(postings, connection))
+        due: list[int] = yield partial(self.repeat, put, connection)
+        self._tell(postings)
+        return list(zip(ids, due, strict=True))
+
+    def offer(self, offers: Sequence[Offer], connection: Any = None) -> Steps[list[Outcome]]:
+        """Create or update jobs by their keys, in one transaction."""
+        if not offers:
+            return []
+        ids = yield from self.new_ids(len(offers), connection)
+        postings = [offer.posting for offer in offers]
+        notify = self._notify(postings, connection)
+        memo: list[Outcome] = []
+        make = partial(self.store.jobs.offer, offers, ids, memo=memo, notify=notify)
+        outcomes: list[Outcome] = yield partial(self.run, make, connection)
+        self._tell(postings)
+        return outcomes
+
+    def new_ids(self, count: int, connection: Any) -> Steps[list[int]]:
+        """Ids for new jobs. Those of a block that a rollback would give to others are not kept."""
+        ids = self.ids.take(count)
+        while len(ids) < count:
+            queues = self.store.queues
+            first: int = yield partial(self.run, queues.reserve, connection)
+            block = range(first, first + IDS_A_BLOCK)
+            wanted = count - len(ids)
+            ids += block[:wanted]
+            if block[wanted:] and (connection is None or not queues.ids_roll_back):
+                self.ids.add(block[wanted:])
+        return ids
+
+    def _notify(self, postings: Iterable[Posting], connection: Any) -> frozenset[str]:
+        names = {wake_name(posting.lane.queue) for posting in postings}
+        return self.notifier.due(names, alone=connection is None)
+
+    def _tell(self, postings: Sequence[Posting]) -> None:
+        """Have the claimers and pollers of this client look at what is new."""
+        for claimer in list(self._claimers.values()):
+            claimer.disturb(postings)
+        for queue in {posting.lane.queue for posting in postings}:
+            self.waiters.wake(queue)
+
+    def disturb(self, queue: str) -> None:
+        """Something has changed in a queue that claimers may have passed by."""
+        for claimer in list(self._claimers.values()):
+            claimer.disturbed()
+        self.waiters.wake(queue)
+
+    def close(self) -> None:
+        """The client is being closed: whoever waits is to find that out."""
+        self.waiters.wake_all()
+        self.spare.close()
+
+    # --- settle -----------------------------------------------------------------------------------
+
+    def settle(self, wanted: Sequence[Wanted], connection: Any = None) -> Steps[None]:
+        """Settle claimed jobs; raises the first error, once all that can be settled are."""
+        take_all(wanted)
+        errors: list[Exception] = []
+        done = 0
+        try:
+            while done < len(wanted):
+                part = wanted[done : done + SETTLES_MAX]
+                outcomes = yield from self._settle([item.settle for item in part], connection)
+                errors += conclude(part, outcomes, committed=connection is None)
+                done += len(part)
+        except BaseException:
+            give_up(wanted[done:])
+            raise
+        for queue in {item.settle.queue for item in wanted if item.changes_order}:
+            self.disturb(queue)
+        if errors:
+            raise errors[0]
+
+    def _settle(self, settles: list[Settle], connection: Any) -> Steps[Sequence[Exception | None]]:
+        if connection is not None:
+            operation = partial(self.store.settles.settle_or_raise, settles)
+            outcomes: list[Exception | None] = yield partial(self.run, operation, connection)
+            return outcomes
+        if len(settles) == 1 and settles[0].plain:
+            try:
+                yield partial(self.settles.submit, settles[0])
+            except (StaleLease, AlreadySettled) as error:
+                return [error]
+            return [None]
+        outcomes = yield partial(self.settle_now, settles)
+        return outcomes
+
+    def settle_now(self, settles: Sequence[Settle]) -> Any:
+        """Settle jobs in one transaction; None, or why not, for each."""
+        return self.repeat(partial(self.store.settles.settle, settles))
+
+
+class Spare:
+    """A connection beside the pool, to write down what a transaction has begun. Opened when it is
+    needed: the pool's may all be taken by those who hold jobs.
+    """
+
+    def __init__(self, open_driver: Callable[[], SyncDriver]) -> None:
+        self._open = open_driver
+        self._driver: SyncDriver | None = None
+
+    def run(self, make: Callable[[], Operation[Any]]) -> None:
+        """Run an operation in a transaction of its own."""
+        if self._driver is None:
+            self._driver = self._open()
+        self._driver.run(make)
+
+    def close(self) -> None:
+        """Let go of the connection, if there is one."""
+        if self._driver is not None:
+            self._driver.close()
+
+
+class Repeated:
+    """Makes an operation, and tells it whether it was made before."""
+
+    def __init__(self, operation: Callable[..., Operation[Any]]) -> None:
+        self._operation = operation
+        self._again = False
+
+    def __call__(self) -> Operation[Any]:
+        again, self._again = self._again, True
+        return self._operation(again=again)

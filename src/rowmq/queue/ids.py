@@ -1,0 +1,37 @@
+"""Job ids, taken from the database in blocks and given out one by one."""
+
+import threading
+
+from rowmq.drivers.forking import after_fork
+
+__all__ = ["Ids"]
+
+
+class Ids:
+    """Ids that are taken and not used yet. A forked child takes its own."""
+
+    def __init__(self) -> None:
+        self.reset()
+        after_fork(self)
+
+    def reset(self) -> None:
+        """There are none: at the start, and in a forked child, since the parent has them."""
+        self._lock = threading.Lock()
+        self._free: list[range] = []
+
+    def take(self, count: int) -> list[int]:
+        """Up to so many ids, in order."""
+        taken: list[int] = []
+        with self._lock:
+            while self._free and len(taken) < count:
+                block = self._free.pop(0)
+                wanted = count - len(taken)
+                taken += block[:wanted]
+                if block[wanted:]:
+                    self._free.insert(0, block[wanted:])
+        return taken
+
+    def add(self, block: range) -> None:
+        """Have more of them."""
+        with self._lock:
+            self._free.append(block)

@@ -1,0 +1,366 @@
+"""A job: what was put, as it stood when it was looked at; with a lock, if it was claimed."""
+
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from rowmq.codec import decode, decode_headers, error_text
+from rowmq.errors import InvalidInput, InvalidOption, NotClaimed, PayloadMismatch
+from rowmq.message import DeliveryType, State
+from rowmq.queue.claiming import Claimed
+from rowmq.queue.ticket import Ticket, Wanted, wanted_of
+from rowmq.queue.view import View
+from rowmq.store.archive import Record
+from rowmq.store.jobs import Posting
+from rowmq.store.settles import Kind
+from rowmq.times import Duration, from_micros, to_seconds
+
+__all__ = [
+    "AnyJob",
+    "AsyncJob",
+    "Facts",
+    "Job",
+    "claimed_facts",
+    "posted_facts",
+    "recorded_facts",
+    "tickets_of",
+]
+
+T = TypeVar("T")
+
+HELD = "a held job is settled by leaving its block: it is acked, or, if the block raises, failed"
+UNCLAIMED = "this job was not claimed: only what try_poll(), try_poll_many() and poll() gave can be"
+
+
+class Facts(msgspec.Struct, frozen=True, kw_only=True):
+    """All that a job shows."""
+
+    id: int
+    queue: str
+    kind: str
+    payload: Any
+    key: str | None
+    ordering_key: str | None
+    headers: Mapping[str, str]
+    priority: int
+    created_at: datetime | None
+    due_at: datetime
+    state: State
+    attempts: int = 0
+    deliveries: int = 0
+    error: str | None = None
+    finished_at: datetime | None = None
+
+
+class AnyJob(Generic[T]):
+    """What jobs of sync and async queues share."""
+
+    __slots__ = ("__weakref__", "_facts", "_settle", "_ticket", "_tx")
+
+    def __init__(
+        self,
+        facts: Facts,
+        *,
+        settle: Callable[..., Any],
+        ticket: Ticket | None = None,
+        tx: Any = None,
+    ) -> None:
+        self._facts = facts
+        self._settle = settle
+        self._ticket = ticket
+        self._tx = tx
+
+    @property
+    def id(self) -> int:
+        """Its number, which no other job ever has."""
+        return self._facts.id
+
+    @property
+    def queue(self) -> str:
+        """The queue it is in."""
+        return self._facts.queue
+
+    @property
+    def kind(self) -> str:
+        """The name of its payload's type; empty without one."""
+        return self._facts.kind
+
+    @property
+    def payload(self) -> T:
+        """What was put."""
+        payload: T = self._facts.payload
+        return payload
+
+    @property
+    def key(self) -> str | None:
+        """What it can be updated, read and dropped by."""
+        return self._facts.key
+
+    @property
+    def ordering_key(self) -> str | None:
+        """The line it is in: one job of it at a time, in order."""
+        return self._facts.ordering_key
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """What was put beside the payload."""
+        return self._facts.headers
+
+    @property
+    def priority(self) -> int:
+        """Higher is claimed first."""
+        return self._facts.priority
+
+    @property
+    def created_at(self) -> datetime | None:
+        """When it was put."""
+        return self._facts.created_at
+
+    @property
+    def due_at(self) -> datetime:
+        """When it is, or was, to be claimed."""
+        return self._facts.due_at
+
+    @property
+    def state(self) -> State:
+        """What it was when it was looked at."""
+        return self._facts.state
+
+    @property
+    def attempts(self) -> int:
+        """How many attempts have ended: acked, nacked or rejected."""
+        return self._facts.attempts
+
+    @property
+    def deliveries(self) -> int:
+        """How often it was claimed, this time included, if it was."""
+        return self._facts.deliveries
+
+    @property
+    def attempt(self) -> int:
+        """Which attempt this one is, or would be next, the first being 1; of a finished job, which
+        one was the last.
+        """
+        done = self._facts.finished_at is not None
+        return max(self._facts.attempts, 1) if done else self._facts.attempts + 1
+
+    @property
+    def delivery_type(self) -> DeliveryType:
+        """Whether it was claimed for the first time."""
+        first = self._facts.deliveries <= 1
+        return DeliveryType.FIRST_DELIVERY if first else DeliveryType.REDELIVERY
+
+    @property
+    def error(self) -> str | None:
+        """Why it failed, if it did."""
+        return self._facts.error
+
+    @property
+    def finished_at(self) -> datetime | None:
+        """When it was completed, or failed."""
+        return self._facts.finished_at
+
+    @property
+    def settled(self) -> bool:
+        """Whether it was acked, nacked, rejected or released."""
+        return self._ticket is not None and self._ticket.taken
+
+    @property
+    def tx(self) -> Any:
+        """The transaction that holds it, in a block of `hold()`."""
+        if self._tx is None:
+            raise NotClaimed("this job is not held: job.tx is for `with queue.hold() as job:`")
+        return self._tx
+
+    def __repr__(self) -> str:
+        key = "" if self.key is None else f", key={self.key!r}"
+        return (
+            f"<{type(self).__name__} {self.id} of queue {self.queue!r}{key}, "
+            f"{self.state.value}, attempt={self.attempt}>"
+        )
+
+    def _as(
+        self, kind: Kind, *, delay: Duration | None = None, error: str | BaseException | None = None
+    ) -> list[Wanted]:
+        if self._ticket is None:
+            raise NotClaimed(UNCLAIMED if self._tx is None else HELD)
+        seconds = None if delay is None else to_seconds(delay, name="delay")
+        return [wanted_of(self._ticket, kind, delay=seconds, error=error_text(error))]
+
+
+class Job(AnyJob[T]):
+    """A job of a sync queue.
+
+    One that was claimed is settled once: `ack`, `nack`, `reject` or `release`. Each returns when
+    that is durable, or, with `connection=`, is part of the caller's transaction. A second settle
+    raises `AlreadySettled`; one after the lock was lost, or after the job was updated or dropped,
+    raises `StaleLease` and changes nothing. A lock is of all the jobs that were claimed with it: to
+    extend one extends it for all.
+    """
+
+    __slots__ = ()
+
+    def ack(self, *, connection: Any = None) -> None:
+        """The job is done."""
+        self._settle(self._as(Kind.ACK), connection)
+
+    def nack(
+        self,
+        *,
+        delay: Duration | None = None,
+        error: str | BaseException | None = None,
+        connection: Any = None,
+    ) -> None:
+        """Try it again after a delay, or as `retry` says; after its last attempt, it has failed."""
+        self._settle(self._as(Kind.NACK, delay=delay, error=error), connection)
+
+    def reject(self, *, error: str | BaseException | None = None, connection: Any = None) -> None:
+        """Give it up: it has failed."""
+        self._settle(self._as(Kind.REJECT, error=error), connection)
+
+    def release(self, *, connection: Any = None) -> None:
+        """Give it back as if it had never been claimed: it costs neither attempt nor delivery."""
+        self._settle(self._as(Kind.RELEASE), connection)
+
+    def extend(self, seconds: Duration, *, connection: Any = None) -> None:
+        """Keep the lock for at least so long from now on."""
+        self._settle(self._as(Kind.EXTEND, delay=check_extension(seconds)), connection)
+
+
+class AsyncJob(AnyJob[T]):
+    """A job of an async queue: see `Job`."""
+
+    __slots__ = ()
+
+    async def ack(self, *, connection: Any = None) -> None:
+        """The job is done."""
+        await self._settle(self._as(Kind.ACK), connection)
+
+    async def nack(
+        self,
+        *,
+        delay: Duration | None = None,
+        error: str | BaseException | None = None,
+        connection: Any = None,
+    ) -> None:
+        """Try it again after a delay, or as `retry` says; after its last attempt, it has failed."""
+        await self._settle(self._as(Kind.NACK, delay=delay, error=error), connection)
+
+    async def reject(
+        self, *, error: str | BaseException | None = None, connection: Any = None
+    ) -> None:
+        """Give it up: it has failed."""
+        await self._settle(self._as(Kind.REJECT, error=error), connection)
+
+    async def release(self, *, connection: Any = None) -> None:
+        """Give it back as if it had never been claimed: it costs neither attempt nor delivery."""
+        await self._settle(self._as(Kind.RELEASE), connection)
+
+    async def extend(self, seconds: Duration, *, connection: Any = None) -> None:
+        """Keep the lock for at least so long from now on."""
+        await self._settle(self._as(Kind.EXTEND, delay=check_extension(seconds)), connection)
+
+
+def check_extension(seconds: Duration) -> float:
+    duration = to_seconds(seconds, name="seconds")
+    if duration < 0.001:
+        raise InvalidOption(
+            "extend takes the seconds from now on, a millisecond or more; release() gives a job "
+            "back at once"
+        )
+    return duration
+
+
+def tickets_of(jobs: Iterable[AnyJob[Any]]) -> list[Wanted]:
+    """Many acks, each job once."""
+    if isinstance(jobs, AnyJob):
+        raise InvalidInput("ack takes a list of jobs; for a single one call job.ack()")
+    if not isinstance(jobs, Iterable):
+        raise InvalidInput(f"ack takes a list of jobs, not {jobs!r}")
+    wanted: dict[int, Wanted] = {}
+    for job in jobs:
+        if not isinstance(job, AnyJob):
+            raise InvalidInput(f"ack takes jobs that were polled, not {job!r}")
+        if id(job) not in wanted:
+            wanted[id(job)] = job._as(Kind.ACK)[0]  # noqa: SLF001 - its own module
+    return list(wanted.values())
+
+
+# --- what a job shows, from where it comes -------------------------------------------------------
+
+
+def posted_facts(posting: Posting, payload: Any, *, id: int, due_at: int) -> Facts:
+    """Of a job that was just put."""
+    return Facts(
+        id=id,
+        queue=posting.lane.queue,
+        kind=posting.lane.kind,
+        payload=payload,
+        key=posting.key,
+        ordering_key=posting.ordering_key,
+        headers=decode_headers(posting.headers),
+        priority=-posting.lane.precedence,
+        created_at=None,
+        due_at=from_micros(due_at),
+        state=State.PENDING,
+    )
+
+
+def claimed_facts(claimed: Claimed, view: View) -> tuple[Facts, str | None]:
+    """Of a job that was claimed, and why its payload cannot be read, if it cannot."""
+    job, lane, _ = claimed
+    payload, error = payload_of(job.payload, job.encoding, view.type)
+    facts = Facts(
+        id=job.entry.job_id,
+        queue=lane.queue,
+        kind=lane.kind,
+        payload=payload,
+        key=job.key,
+        ordering_key=job.ordering_key,
+        headers=decode_headers(job.headers),
+        priority=-lane.precedence,
+        created_at=from_micros(job.created_at),
+        due_at=from_micros(job.entry.due_at),
+        state=State.PROCESSING,
+        attempts=job.entry.attempts,
+        deliveries=job.entry.deliveries,
+    )
+    return facts, error
+
+
+def recorded_facts(record: Record, view: View) -> Facts:
+    """Of a job that was looked at; its bytes, if its payload does not parse as the type."""
+    payload, error = payload_of(record.payload, record.encoding, view.type)
+    if error is not None:
+        payload, error = payload_of(record.payload, record.encoding, None)
+    if error is not None:
+        payload = record.payload
+    return Facts(
+        id=record.id,
+        queue=view.queue,
+        kind=record.kind,
+        payload=payload,
+        key=record.key,
+        ordering_key=record.ordering_key,
+        headers=decode_headers(record.headers),
+        priority=record.priority,
+        created_at=from_micros(record.created_at),
+        due_at=from_micros(record.due_at),
+        state=record.state,
+        attempts=record.attempts,
+        deliveries=record.deliveries,
+        error=record.error,
+        finished_at=None if record.finished_at is None else from_micros(record.finished_at),
+    )
+
+
+def payload_of(data: bytes, encoding: int, type: Any) -> tuple[Any, str | None]:
+    """A payload as a type, or why it cannot be read."""
+    try:
+        return decode(data, encoding, type), None
+    except PayloadMismatch as error:
+        return None, str(error)
+    except Exception as error:  # noqa: BLE001 - a type's own code may raise anything
+        return None, error_text(error)

@@ -1,0 +1,447 @@
+"""What is known of a queue's jobs: counts, live jobs by key, and the archive.
+
+The archive is the jobs that are completed or failed. Nothing leaves it but by `retry`, and by
+`prune`, which deletes what is older than the queue keeps, a batch in a transaction.
+"""
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import NamedTuple
+
+from rowmq.message import JobError, State
+from rowmq.store.claims import Claims, Entry
+from rowmq.store.dialect import as_bytes, as_text, as_text_or_none
+from rowmq.store.jobs import JOB_COLUMNS, JOB_ID, KeyRow
+from rowmq.store.lines import READY_KEY, WAITING_KEY, Member, ReadyRow
+from rowmq.store.settles import JOB_ERROR
+from rowmq.store.statement import Operation, Row, Statement
+from rowmq.times import from_micros
+
+__all__ = ["BATCH", "Archive", "Record"]
+
+BATCH = 1_000
+"""How many jobs are deleted, or dropped, in one transaction."""
+
+
+class Record(NamedTuple):
+    """A job as it stands, with all that is stored of it."""
+
+    id: int
+    state: State
+    kind: str
+    priority: int
+    created_at: int
+    due_at: int
+    encoding: int
+    key: str | None
+    ordering_key: str | None
+    headers: str | None
+    payload: bytes
+    attempts: int
+    deliveries: int
+    error: str | None = None
+    finished_at: int | None = None
+
+
+class Lanes(NamedTuple):
+    """Lanes of a queue that are looked at, and whether these are all."""
+
+    queue_id: int
+    ids: frozenset[int]
+    whole: bool
+
+
+class Archive:
+    """The operations on what is known of jobs, for one dialect."""
+
+    def __init__(self, claims: Claims) -> None:
+        self.claims = claims
+        self.jobs = claims.jobs
+        self.queues = claims.queues
+        self.dialect = claims.dialect
+
+    def lanes(self, queue: str, kinds: Collection[str] | None) -> Operation[Lanes | None]:
+        """The lanes of some kinds of a queue, or all; None if there is no such queue."""
+        rows = yield from self.queues.list_lanes(queue)
+        ids = frozenset(row[0] for row in rows if kinds is None or row[2] in kinds)
+        return Lanes(rows[0][1], ids, kinds is None) if rows else None
+
+    # --- counts and live jobs ---------------------------------------------------------------------
+
+    def counts(self, queue: str, kinds: Collection[str] | None) -> Operation[dict[State, int]]:
+        """How many jobs there are in each state."""
+        counts = dict.fromkeys(State, 0)
+        lanes = yield from self.lanes(queue, kinds)
+        if lanes is None:
+            return counts
+        for id in sorted(lanes.ids):
+            for retried, number in (yield self._one("archive.count_ready", COUNT_READY, id)):
+                counts[State.RETRYABLE if retried else State.PENDING] += int(number)
+        waiting = yield self._one("archive.count_waiting", COUNT_WAITING, lanes.queue_id)
+        counts[State.PENDING] += sum(int(n) for id, n in waiting if id in lanes.ids)
+        for entry, expired in (yield from self.claimed(lanes)):
+            # What an expired lock has is to be claimed again as it was.
+            given_back = State.RETRYABLE if entry.attempts else State.PENDING
+            counts[given_back if expired else State.PROCESSING] += 1
+        for state, table in ((State.COMPLETED, "{completed}"), (State.FAILED, "{failed}")):
+            of_kinds = "" if lanes.whole else JOINED + in_lanes(lanes)
+            template = COUNT.replace("<table>", table).replace("<of kinds>", of_kinds)
+            result = yield self._one("archive.count", template, lanes.queue_id)
+            counts[state] = int(result.rows[0][0])
+        return counts
+
+    def claimed(self, lanes: Lanes) -> Operation[list[tuple[Entry, bool]]]:
+        """The jobs of these lanes that are in locks and not settled, and whether theirs expired."""
+        found = []
+        result = yield Statement("archive.locks", self.dialect.sql(LOCKS))
+        for _, claimed, settled, expired in result:
+            for entry, mark in zip(self.dialect.unpack(claimed), as_text(settled), strict=True):
+                if mark == "0" and entry[1] in lanes.ids:
+                    found.append((Entry(*entry), bool(expired)))
+        # Those that were updated or dropped are in their locks still, but are no more.
+        alive = yield from self.jobs.stored(entry.job_id for entry, _ in found)
+        return [(entry, expired) for entry, expired in found if entry.job_id in alive]
+
+    def read(self, queue: str, key: str, kinds: Collection[str] | None) -> Operation[Record | None]:
+        """The live job of a key, wherever it stands."""
+        found = yield from self.jobs.find(queue, key, kinds)
+        for row in found:
+            record = yield from self._live(row)
+            if record is not None:
+                return record
+        return None
+
+    def _live(self, row: KeyRow) -> Operation[Record | None]:
+        jobs = yield from self._fetch([row.job_id])
+        if row.job_id not in jobs:
+            return None
+        errors = yield self._one("archive.count_errors", COUNT_ERRORS, row.job_id)
+        sql = self.dialect.sql(READY_ROW)
+        ready = (yield Statement("archive.ready", sql, row.ready)).rows
+        attempts, deliveries = ready[0] if ready else (errors.rows[0][0], 0)
+        state = State.RETRYABLE if attempts else State.PENDING
+        if not ready and not (yield from self._waits(row, jobs[row.job_id])):
+            state, deliveries = State.PROCESSING, attempts + 1
+        return record_of(jobs[row.job_id], state, int(attempts), deliveries, due_at=row.due_at)
+
+    def _waits(self, row: KeyRow, job: Row) -> Operation[bool]:
+        """Whether a job waits in its line."""
+        if job[5] is None:
+            return False
+        sql = self.dialect.sql(WAITS)
+        params = (row.queue_id, self.dialect.text(as_text(job[5])), row.job_id)
+        return bool((yield Statement("archive.waits", sql, params)).rows)
+
+    def errors(self, job_id: int) -> Operation[list[JobError]]:
+        """Why earlier attempts at a job failed, oldest first."""
+        result = yield Statement("archive.errors", self.dialect.sql(ERRORS), (job_id,), sole=True)
+        return [
+            JobError(
+                attempt=attempt,
+                failed_at=from_micros(moment),
+                error=as_text_or_none(error),
+            )
+            for attempt, moment, error in result
+        ]
+
+    # --- the archive ------------------------------------------------------------------------------
+
+    def list_finished(
+        self,
+        queue: str,
+        kinds: Collection[str] | None,
+        *,
+        state: State,
+        since: int | None,
+        limit: int,
+    ) -> Operation[list[Record]]:
+        """Completed or failed jobs, the newest first."""
+        lanes = yield from self.lanes(queue, kinds)
+        if lanes is None:
+            return []
+        template = LIST_COMPLETED if state is State.COMPLETED else LIST_FAILED
+        chosen = "" if lanes.whole else in_lanes(lanes)
+        sql = self.dialect.sql(template.replace("<kinds>", chosen))
+        params = (lanes.queue_id, -(2**62) if since is None else since, limit)
+        result = yield Statement("archive.list", sql, params)
+        found = {row[0]: row for row in result}
+        jobs = yield from self._fetch(found)
+        return [
+            record_of(
+                jobs[id],
+                state,
+                attempts,
+                deliveries,
+                error=as_text_or_none(error),
+                finished_at=finished_at,
+            )
+            for id, finished_at, attempts, deliveries, error in found.values()
+            if id in jobs
+        ]
+
+    def _fetch(self, ids: Iterable[int]) -> Operation[dict[int, Row]]:
+        rows = yield from self.queues.select(
+            "archive.fetch", FETCH, {"id": "bigint"}, [(id,) for id in ids]
+        )
+        return {row[0]: row for row in rows}
+
+    def retry(
+        self, queue: str, kinds: Collection[str] | None, ids: Sequence[int]
+    ) -> Operation[list[int]]:
+        """Have failed jobs be claimed again, from their first attempt on; which ones.
+
+        One whose key has a live job by now stays failed.
+        """
+        yield from self.dialect.seize()
+        lanes = yield from self.lanes(queue, kinds)
+        if lanes is None:
+            return []
+        rows = yield from self.queues.select(
+            "archive.lock_failed", LOCK_FAILED, JOB_ID, [(id,) for id in sorted(set(ids))]
+        )
+        failed = {row[0]: row for row in rows if row[1] == lanes.queue_id}
+        stored = yield from self.jobs.stored(failed)
+        chosen = [job for job in stored.values() if job.lane_id in lanes.ids]
+        ((now,),) = (yield Statement("archive.now", self.dialect.sql("SELECT {now}"))).rows
+        keyed = [
+            KeyRow(job.queue_id, job.key, job.kind, job.id, job.lane_id, now)
+            for job in chosen
+            if job.key is not None
+        ]
+        held = yield from self.jobs.lock_keys(keyed)
+        taken = {row.job_id for row in keyed if held[row.identity].job_id != row.job_id}
+        chosen = [job for job in chosen if job.id not in taken]
+        ready = [ReadyRow(job.lane_id, now, job.id) for job in chosen if job.ordering_key is None]
+        ready += yield from self.jobs.lines.join(
+            [
+                Member(job.queue_id, job.ordering_key, job.precedence, now, job.id, job.lane_id)
+                for job in chosen
+                if job.ordering_key is not None
+            ]
+        )
+        yield from self.jobs.make_ready(ready)
+        notes = [(job.id, *failed[job.id][2:]) for job in chosen]
+        texts = [(*note[:3], as_text_or_none(note[3])) for note in notes]
+        yield from self.queues.insert("archive.note", "{job_errors}", JOB_ERROR, texts)
+        yield from self.queues.delete(
+            "archive.unfail", "{failed}", JOB_ID, [(job.id,) for job in chosen]
+        )
+        return [job.id for job in chosen]
+
+    def prune(self, queue: str, *, state: State, older_than_us: int | None) -> Operation[int]:
+        """Delete a batch of what is older than given, or than the queue keeps it; how many."""
+        sql = self.dialect.sql(RETENTION)
+        params = (self.dialect.text(queue),)
+        for queue_id, completed_us, failed_us, now in (
+            yield Statement("archive.retention", sql, params)
+        ):
+            kept = completed_us if state is State.COMPLETED else failed_us
+            age = kept if older_than_us is None else older_than_us
+            if age is None:
+                return 0
+            return (yield from self._prune(queue_id, state, now - age))
+        return 0
+
+    def _prune(self, queue_id: int, state: State, before: int) -> Operation[int]:
+        completed = state is State.COMPLETED
+        template = OLD_COMPLETED if completed else OLD_FAILED
+        result = yield Statement(
+            "archive.old", self.dialect.sql(template), (queue_id, before, BATCH)
+        )
+        rows = [(queue_id, finished_at, job_id) for finished_at, job_id in result]
+        if completed:
+            yield from self.queues.delete("archive.prune", "{completed}", COMPLETED_KEY, rows)
+        else:
+            ids = [(job_id,) for _, _, job_id in rows]
+            yield from self.queues.delete("archive.prune", "{failed}", JOB_ID, ids)
+        yield from self.jobs.delete_jobs([job_id for _, _, job_id in rows])
+        return len(rows)
+
+    # --- drop all ---------------------------------------------------------------------------------
+
+    def drop_waiting(self, queue: str, kinds: Collection[str] | None) -> Operation[int]:
+        """Delete a batch of jobs that wait in lines."""
+        lanes = yield from self.lanes(queue, kinds)
+        if lanes is None or not lanes.ids:
+            return 0
+        sql = self.dialect.sql(SOME_WAITING.replace("<kinds>", id_list(lanes.ids)))
+        result = yield Statement("archive.some_waiting", sql, (lanes.queue_id, BATCH))
+        lines = [(queue_id, as_text(key)) for queue_id, key, *_ in result]
+        # Nobody moves up any more: what is still there can be deleted.
+        yield from self.jobs.lines.lock(lines, create=False)
+        rows = [(q, as_text(key), *rest) for q, key, *rest in result]
+        there = yield from self.queues.select("archive.still_waiting", STILL, WAITING_KEY, rows)
+        ids = {row[0] for row in there}
+        rows = [row for row in rows if row[-1] in ids]
+        yield from self.queues.delete("archive.drop_waiting", "{waiting}", WAITING_KEY, rows)
+        yield from self._drop(ids)
+        return len(rows)
+
+    def drop_ready(self, queue: str, kinds: Collection[str] | None) -> Operation[int]:
+        """Delete a batch of jobs that could be claimed, now or later."""
+        lanes = yield from self.lanes(queue, kinds)
+        if lanes is None or not lanes.ids:
+            return 0
+        sql = self.dialect.sql(SOME_READY.replace("<kinds>", id_list(lanes.ids)))
+        result = yield Statement("archive.some_ready", sql, (BATCH,))
+        yield from self.queues.delete("archive.drop_ready", "{ready}", READY_KEY, list(result))
+        yield from self._drop([job_id for _, _, job_id in result])
+        return len(result)
+
+    def drop_claimed(self, queue: str, kinds: Collection[str] | None) -> Operation[int]:
+        """Delete the jobs that are in locks: to settle them is of no more use."""
+        lanes = yield from self.lanes(queue, kinds)
+        if lanes is None:
+            return 0
+        total = 0
+        result = yield Statement("archive.locks", self.dialect.sql(LOCKS + " {for_update}"))
+        for token, claimed, settled, _ in result:
+            marks = list(as_text(settled))
+            ids = []
+            for place, entry in enumerate(self.dialect.unpack(claimed)):
+                if marks[place] == "0" and entry[1] in lanes.ids:
+                    marks[place] = "1"
+                    ids.append(entry[0])
+            if not ids:
+                continue
+            if "0" in marks:
+                params = (self.dialect.text("".join(marks)), token)
+                yield Statement("archive.void", self.dialect.sql(VOID), params)
+            else:
+                yield from self.queues.delete(
+                    "archive.unlock", "{locks}", {"token": "bigint"}, [(token,)]
+                )
+            total += yield from self._drop(ids)
+        return total
+
+    def _drop(self, ids: Iterable[int]) -> Operation[int]:
+        """Delete jobs that stand nowhere any more, with their keys and their places in lines."""
+        stored = yield from self.jobs.stored(ids)
+        keys = [(j.queue_id, j.key, j.kind) for j in stored.values() if j.key is not None]
+        held = yield from self.jobs.find_keys(keys)
+        mine = [row for row in held.values() if row.job_id in stored]
+        yield from self.jobs.free_keys(mine)
+        ready = yield from self.jobs.lines.leave(
+            [((j.queue_id, j.ordering_key), j.id) for j in stored.values() if j.ordering_key]
+        )
+        yield from self.jobs.make_ready(ready)
+        yield from self.jobs.delete_jobs(stored)
+        return len(stored)
+
+    def _one(self, name: str, template: str, value: int) -> Statement:
+        return Statement(name, self.dialect.sql(template), (value,))
+
+
+def record_of(
+    row: Row,
+    state: State,
+    attempts: int,
+    deliveries: int,
+    *,
+    due_at: int | None = None,
+    error: str | None = None,
+    finished_at: int | None = None,
+) -> Record:
+    """A job, of a row of FETCH."""
+    id, created_at, due, encoding, key, ordering_key, headers, payload, kind, precedence = row
+    return Record(
+        id=id,
+        state=state,
+        kind=as_text(kind),
+        priority=-precedence,
+        created_at=created_at,
+        due_at=due if due_at is None else due_at,
+        encoding=encoding,
+        key=as_text_or_none(key),
+        ordering_key=as_text_or_none(ordering_key),
+        headers=as_text_or_none(headers),
+        payload=as_bytes(payload),
+        attempts=attempts,
+        deliveries=deliveries,
+        error=error,
+        finished_at=finished_at,
+    )
+
+
+def id_list(ids: Collection[int]) -> str:
+    """Numbers of our own, as SQL."""
+    return ", ".join(str(int(id)) for id in sorted(ids)) or "0"
+
+
+def in_lanes(lanes: Lanes) -> str:
+    return f"AND j.lane_id IN ({id_list(lanes.ids)})"
+
+
+COMPLETED_KEY = {"queue_id": "bigint", "finished_at": "bigint", "job_id": "bigint"}
+
+COUNT_READY = """
+    SELECT CASE WHEN attempts > 0 THEN 1 ELSE 0 END AS retried, COUNT(*) FROM {ready}
+    WHERE lane_id = ? GROUP BY CASE WHEN attempts > 0 THEN 1 ELSE 0 END"""
+
+COUNT_WAITING = "SELECT lane_id, COUNT(*) FROM {waiting} WHERE queue_id = ? GROUP BY lane_id"
+
+COUNT = "SELECT COUNT(*) FROM <table> f <of kinds> WHERE f.queue_id = ?"
+
+JOINED = "{join} {jobs} j ON j.id = f.job_id "
+
+LOCKS = """
+    SELECT token, claimed, settled, CASE WHEN locked_until <= {now} THEN 1 ELSE 0 END FROM {locks}
+    ORDER BY token"""
+
+COUNT_ERRORS = "SELECT COUNT(*) FROM {job_errors} WHERE job_id = ?"
+
+READY_ROW = """
+    SELECT attempts, deliveries FROM {ready} WHERE lane_id = ? AND due_at = ? AND job_id = ?"""
+
+WAITS = """
+    SELECT job_id FROM {waiting} WHERE queue_id = ? AND ordering_key = ? AND job_id = ?"""
+
+ERRORS = """
+    SELECT attempt, failed_at, error FROM {job_errors} WHERE job_id = ?
+    ORDER BY failed_at, attempt"""
+
+LIST_COMPLETED = """
+    SELECT f.job_id, f.finished_at, f.attempts, f.deliveries, NULL
+    FROM {completed} f {join} {jobs} j ON j.id = f.job_id
+    WHERE f.queue_id = ? AND f.finished_at >= ? <kinds>
+    ORDER BY f.finished_at DESC, f.job_id DESC LIMIT ?"""
+
+LIST_FAILED = """
+    SELECT f.job_id, f.finished_at, f.attempts, f.deliveries, f.error
+    FROM {failed} f {join} {jobs} j ON j.id = f.job_id
+    WHERE f.queue_id = ? AND f.finished_at >= ? <kinds>
+    ORDER BY f.finished_at DESC, f.job_id DESC LIMIT ?"""
+
+FETCH = f"""
+    SELECT {JOB_COLUMNS}, l.kind, l.precedence
+    FROM (<source>) w {{join}} {{jobs}} j {{by_key}} ON j.id = w.id
+    {{join}} {{lanes}} l {{by_key}} ON l.id = j.lane_id"""
+
+LOCK_FAILED = """
+    SELECT f.job_id, f.queue_id, f.finished_at, f.attempts, f.error
+    FROM (<source>) w {join} {failed} f {by_key} ON f.job_id = w.job_id
+    ORDER BY f.job_id {for_update}"""
+
+RETENTION = "SELECT id, retention_us, failed_retention_us, {now} FROM {queues} WHERE queue = ?"
+
+OLD_COMPLETED = """
+    SELECT finished_at, job_id FROM {completed} WHERE queue_id = ? AND finished_at <= ?
+    ORDER BY finished_at, job_id LIMIT ? {skip_locked}"""
+
+OLD_FAILED = """
+    SELECT finished_at, job_id FROM {failed} WHERE queue_id = ? AND finished_at <= ?
+    ORDER BY finished_at, job_id LIMIT ? {skip_locked}"""
+
+SOME_WAITING = """
+    SELECT queue_id, ordering_key, precedence, due_at, job_id FROM {waiting}
+    WHERE queue_id = ? AND lane_id IN (<kinds>) LIMIT ?"""
+
+STILL = """
+    SELECT t.job_id FROM (<source>) w {join} {waiting} t {by_key}
+        ON t.queue_id = w.queue_id AND t.ordering_key = w.ordering_key
+       AND t.precedence = w.precedence AND t.due_at = w.due_at AND t.job_id = w.job_id"""
+
+SOME_READY = """
+    SELECT lane_id, due_at, job_id FROM {ready} WHERE lane_id IN (<kinds>)
+    LIMIT ? {skip_locked}"""
+
+VOID = "UPDATE {locks} SET settled = ? WHERE token = ?"

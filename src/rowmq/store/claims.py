@@ -1,0 +1,465 @@
+"""Claims: look for jobs that are due, take them out of `ready` into a lock, give them back.
+
+    look ----> claim ------> settles (see `settles`)
+     |          |  takes ready rows that nobody else is taking, writes one lock row for all
+     |          |
+     '--> give_back: a lock whose time is over gives back what was not settled
+
+A look only reads. It tells which lanes have something due, so that an idle poll writes nothing and
+waits for nobody; and whether a lock has expired, so that there is no sweep that has to run.
+
+A claim begins each lane at a *cursor*, where the last one began: before it are, mostly, index
+entries of jobs that were taken already, which a database is slow to clean up under load, and cannot
+clean up at all while somebody holds an old snapshot. It is only a hint: a claim that follows a look
+begins at the head.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from rowmq.errors import SerializationFailure, UniqueViolation
+from rowmq.store.dialect import as_bytes, as_text, as_text_or_none
+from rowmq.store.jobs import JOB_COLUMNS, Jobs
+from rowmq.store.lines import READY_KEY, ReadyRow
+from rowmq.store.queues import IN_FLIGHT, RATE
+from rowmq.store.statement import Operation, Row, Statement
+
+__all__ = [
+    "HEAD_OF_LANE",
+    "ClaimedJob",
+    "Claims",
+    "Cursor",
+    "Entry",
+    "Look",
+    "OpenLane",
+    "job_of",
+]
+
+GIVE_BACK_MAX = 5
+"""How many expired locks are given back at a time."""
+
+BUSY_KEY_US = 1_000_000
+"""When to look again at an expired job whose key somebody has locked."""
+
+Cursor = tuple[int, int]
+"""A due time and a job id: where to begin in a lane."""
+
+HEAD_OF_LANE: Cursor = (-(2**62), 0)
+
+
+class OpenLane(NamedTuple):
+    """A lane that may be claimed from."""
+
+    id: int
+    queue_id: int
+    queue: str
+    kind: str
+    precedence: int
+    limited: bool
+    """Whether its queue has limits, so that a claim needs permits."""
+    first_due: int | None
+    """When the first of its jobs is due; None if it has none."""
+
+
+class Look(NamedTuple):
+    """What there is to claim, at a time by the database's clock."""
+
+    now: int
+    lanes: list[OpenLane]
+    expires: int | None
+    """When the first of all locks expires."""
+
+
+class Entry(NamedTuple):
+    """A claimed job as its lock has it: what stood in `ready`, this delivery counted."""
+
+    job_id: int
+    lane_id: int
+    due_at: int
+    attempts: int
+    deliveries: int
+    permit: int = 0
+
+    @property
+    def ready(self) -> ReadyRow:
+        return ReadyRow(self.lane_id, self.due_at, self.job_id, self.attempts, self.deliveries)
+
+
+class ClaimedJob(NamedTuple):
+    """A claimed job with all that is stored of it; position is its place in the lock."""
+
+    entry: Entry
+    position: int
+    created_at: int
+    due_at: int
+    encoding: int
+    key: str | None
+    ordering_key: str | None
+    headers: str | None
+    payload: bytes
+
+
+class Claims:
+    """The operations on claims, for one dialect."""
+
+    # Rows that are being claimed are passed over; so are those before the cursor.
+    after_cursor = "(r.due_at, r.job_id) >= (?, ?)"
+
+    def __init__(self, jobs: Jobs) -> None:
+        self.jobs = jobs
+        self.queues = jobs.queues
+        self.dialect = jobs.dialect
+
+    # --- look -------------------------------------------------------------------------------------
+
+    def look(self, queues: Sequence[str]) -> Operation[Look]:
+        """What there is to claim in queues that are not paused."""
+        lanes: list[OpenLane] = []
+        marks = ", ".join("?" for _ in queues)
+        sql = self.dialect.sql(LOOK.replace("<queues>", marks))
+        params = [self.dialect.text(queue) for queue in queues]
+        result = yield Statement("claims.look", sql, params, sole=True)
+        now, expires = 0, None
+        for id, queue_id, queue, kind, precedence, limited, due, now, expires in result:  # noqa: B007
+            if id is not None:
+                name = (as_text(queue), as_text(kind))
+                lanes.append(OpenLane(id, queue_id, *name, precedence, bool(limited), due))
+        return Look(now, lanes, expires)
+
+    # --- claim ------------------------------------------------------------------------------------
+
+    def take(
+        self,
+        lanes: Mapping[OpenLane, Cursor],
+        *,
+        limit: int,
+        token: int,
+        lock_us: int,
+        owner: str,
+        newest: bool = False,
+        again: bool = False,
+    ) -> Operation[list[ClaimedJob]]:
+        """Claim jobs. `again` says that this may have been committed before, and its answer lost:
+        then the lock is there.
+        """
+        if again and (jobs := (yield from self.load(token))):
+            return jobs
+        how = (limit, token, lock_us, owner)
+        try:
+            return (yield from self.claim(lanes, *how, newest=newest))
+        except UniqueViolation as error:
+            raise SerializationFailure("this claim is being committed; look again") from error
+
+    def claim(
+        self,
+        lanes: Mapping[OpenLane, Cursor],
+        limit: int,
+        token: int,
+        lock_us: int,
+        owner: str,
+        *,
+        newest: bool = False,
+    ) -> Operation[list[ClaimedJob]]:
+        """Take jobs that are due into a lock: the highest priority first, then by time and id; or,
+        of each priority, the newest first.
+        """
+        permits = yield from self.take_permits(lanes, limit)
+        counts = yield from self.shares(lanes, limit, permits, newest=newest)
+        taken: list[ReadyRow] = []
+        for lane, count in counts.items():
+            taken += yield from self.lock_ready(lane, lanes[lane], count, newest=newest)
+        if not taken:
+            return []
+        yield from self.queues.delete("claims.take", "{ready}", READY_KEY, [r[:3] for r in taken])
+        entries = with_permits(taken, lanes, permits)
+        yield from self.write_lock(entries, token=token, lock_us=lock_us, owner=owner)
+        yield from self.use_permits(entries, lanes, permits, token=token, lock_us=lock_us)
+        return (yield from self.fetch(entries))
+
+    def shares(
+        self,
+        lanes: Mapping[OpenLane, Cursor],
+        limit: int,
+        permits: Mapping[int, "Permits"],
+        *,
+        newest: bool,
+    ) -> Operation[dict[OpenLane, int]]:
+        """How many jobs to take from each lane, in the order of claims."""
+        room = {id: found.room for id, found in permits.items()}
+        if len(lanes) == 1:
+            (lane,) = lanes
+            count = min(limit, room.get(lane.queue_id, limit))
+            return {lane: count} if count else {}
+        candidates: list[tuple[int, int, int, OpenLane]] = []
+        for lane, cursor in lanes.items():
+            rows = yield from self.peek(lane, cursor, limit, newest=newest)
+            sign = -1 if newest else 1
+            candidates += [(lane.precedence, sign * due, sign * id, lane) for due, id in rows]
+        counts: dict[OpenLane, int] = {}
+        left = limit
+        for *_, lane in sorted(candidates, key=lambda candidate: candidate[:3]):
+            if left and room.get(lane.queue_id, 1):
+                counts[lane] = counts.get(lane, 0) + 1
+                left -= 1
+                if lane.queue_id in room:
+                    room[lane.queue_id] -= 1
+        return counts
+
+    def peek(
+        self, lane: OpenLane, cursor: Cursor, limit: int, *, newest: bool
+    ) -> Operation[list[tuple[int, int]]]:
+        """Due time and id of the first jobs that are due in a lane, without a lock."""
+        sql = self.dialect.sql(self._ready("r.due_at, r.job_id", newest=newest))
+        params = (lane.id, *self.cursor_params(cursor), limit)
+        result = yield Statement("claims.peek", sql, params)
+        return [(due, id) for due, id in result]
+
+    def lock_ready(
+        self, lane: OpenLane, cursor: Cursor, count: int, *, newest: bool
+    ) -> Operation[list[ReadyRow]]:
+        """Lock the first jobs that are due in a lane, and that nobody else is taking."""
+        columns = "r.lane_id, r.due_at, r.job_id, r.attempts, r.deliveries"
+        sql = self.dialect.sql(self._ready(columns, newest=newest) + " {skip_locked}")
+        params = (lane.id, *self.cursor_params(cursor), count)
+        result = yield Statement("claims.lock_ready", sql, params)
+        return [ReadyRow(*row) for row in result]
+
+    def _ready(self, columns: str, *, newest: bool) -> str:
+        order = "r.due_at DESC, r.job_id DESC" if newest else "r.due_at, r.job_id"
+        template = READY.replace("<columns>", columns).replace("<cursor>", self.after_cursor)
+        return template.replace("<order>", order)
+
+    def cursor_params(self, cursor: Cursor) -> tuple[int, ...]:
+        """The parameters of `after_cursor`."""
+        return cursor
+
+    def write_lock(
+        self, entries: Sequence[Entry], *, token: int, lock_us: int, owner: str
+    ) -> Operation[None]:
+        """Write the lock of claimed jobs."""
+        params = (
+            token,
+            lock_us,
+            self.dialect.text(owner),
+            self.dialect.pack(entries),
+            self.dialect.text("0" * len(entries)),
+        )
+        yield Statement("claims.lock", self.dialect.sql(WRITE_LOCK), params)
+
+    def fetch(self, entries: Sequence[Entry]) -> Operation[list[ClaimedJob]]:
+        """All that is stored of claimed jobs, in the order of claims."""
+        rows = yield from self.queues.select(
+            "claims.fetch", FETCH, {"id": "bigint"}, [(entry.job_id,) for entry in entries]
+        )
+        found = {row[0]: row for row in rows}
+        return [
+            job_of(entry, place, found[entry.job_id])
+            for place, entry in enumerate(entries)
+            if entry.job_id in found
+        ]
+
+    def load(self, token: int) -> Operation[list[ClaimedJob]]:
+        """The jobs of a lock, if it is there: of a claim whose answer was lost."""
+        result = yield Statement("claims.load", self.dialect.sql(LOAD), (token,), sole=True)
+        if not result.rows:
+            return []
+        entries = [Entry(*values) for values in self.dialect.unpack(result.rows[0][0])]
+        return (yield from self.fetch(entries))
+
+    # --- limits -----------------------------------------------------------------------------------
+
+    def take_permits(
+        self, lanes: Iterable[OpenLane], limit: int
+    ) -> Operation[dict[int, "Permits"]]:
+        """Lock free permits of limited queues: there are as many as may be started."""
+        permits: dict[int, Permits] = {}
+        for queue_id in sorted({lane.queue_id for lane in lanes if lane.limited}):
+            result = yield Statement("claims.limits", self.dialect.sql(LIMITS), (queue_id,))
+            for in_flight, rate, period_us, now in result:
+                found = Permits(now, period_us or 0, {})
+                for purpose, most in ((IN_FLIGHT, in_flight), (RATE, rate)):
+                    if most is not None:
+                        params = (queue_id, purpose, most, limit)
+                        rows = yield Statement("claims.permits", self.dialect.sql(PERMITS), params)
+                        found.free[purpose] = [number for (number,) in rows]
+                if found.free:
+                    permits[queue_id] = found
+        return permits
+
+    def use_permits(
+        self,
+        entries: Sequence[Entry],
+        lanes: Iterable[OpenLane],
+        permits: Mapping[int, "Permits"],
+        *,
+        token: int,
+        lock_us: int,
+    ) -> Operation[None]:
+        """Have the permits of claimed jobs be free again when their lock, or the period, ends."""
+        queue_of = {lane.id: lane.queue_id for lane in lanes}
+        used = Counter(queue_of[entry.lane_id] for entry in entries)
+        rows = []
+        for queue_id, found in permits.items():
+            for purpose, numbers in found.free.items():
+                until = found.now + (lock_us if purpose == IN_FLIGHT else found.period_us)
+                used_up = numbers[: used[queue_id]]
+                rows += [(queue_id, purpose, number, until, token) for number in used_up]
+        yield from self.set_permits(rows)
+
+    def set_permits(self, rows: Sequence[tuple[int, int, int, int, int]]) -> Operation[None]:
+        """Say of permits when they are free, and whose they are until then."""
+        yield from self.queues.update(
+            "claims.use_permits", "{permits}", PERMIT, tuple(PERMIT_KEY), rows
+        )
+
+    def free_permits(self, permits: Iterable[tuple[int, int, int]]) -> Operation[None]:
+        """Let permits of settled jobs be used again: by queue, number and the token of the lock."""
+        rows = [(queue, IN_FLIGHT, number, token, 0) for queue, number, token in sorted(permits)]
+        columns = PERMIT_KEY | {"token": "bigint", "free_at": "bigint"}
+        keys = (*PERMIT_KEY, "token")
+        yield from self.queues.update("claims.free_permits", "{permits}", columns, keys, rows)
+
+    def extend_permits(self, token: int, queue_ids: Iterable[int], until: int) -> Operation[None]:
+        """Keep the permits of a lock for as long as the lock."""
+        for queue_id in sorted(queue_ids):
+            params = (until, queue_id, IN_FLIGHT, token)
+            yield Statement("claims.extend_permits", self.dialect.sql(EXTEND_PERMITS), params)
+
+    # --- expired locks ----------------------------------------------------------------------------
+
+    def give_back(self) -> Operation[int]:
+        """Make ready again what expired locks have left; how many jobs it were."""
+        sql = self.dialect.sql(EXPIRED)
+        result = yield Statement("claims.expired", sql, (GIVE_BACK_MAX,))
+        total = 0
+        for token, claimed, settled, now in result:
+            marks = as_text(settled)
+            entries = [Entry(*values) for values in self.dialect.unpack(claimed)]
+            left = {place: e for place, e in enumerate(entries) if marks[place] == "0"}
+            busy = yield from self._give_back(left)
+            total += len(left) - len(busy)
+            if busy:
+                marks = "".join("0" if place in busy else "1" for place in range(len(entries)))
+                params = (self.dialect.text(marks), now + BUSY_KEY_US, token)
+                yield Statement("claims.keep", self.dialect.sql(KEEP), params)
+            else:
+                yield Statement("claims.unlock", self.dialect.sql(UNLOCK), (token,))
+        return total
+
+    def _give_back(self, left: Mapping[int, Entry]) -> Operation[set[int]]:
+        """Make jobs of a lock ready again, but not those whose key somebody has locked now: which
+        stay. A job that was updated or dropped is not there any more.
+        """
+        stored = yield from self.jobs.stored(entry.job_id for entry in left.values())
+        keys = {
+            place: (job.queue_id, job.key, job.kind)
+            for place, entry in left.items()
+            if (job := stored.get(entry.job_id)) is not None and job.key is not None
+        }
+        held = yield from self.jobs.find_keys(list(keys.values()), skip=True)
+        ready, busy = [], set()
+        for place, entry in left.items():
+            if entry.job_id not in stored:
+                continue
+            if place in keys and keys[place] not in held:
+                busy.add(place)
+            elif place not in keys or held[keys[place]].job_id == entry.job_id:
+                ready.append(entry.ready)
+        yield from self.jobs.make_ready(ready)
+        return busy
+
+
+class Permits(NamedTuple):
+    """Free permits of a queue that are locked, by what they are for; and the time."""
+
+    now: int
+    period_us: int
+    free: dict[int, list[int]]
+
+    @property
+    def room(self) -> int:
+        """How many jobs may be started."""
+        return min(len(numbers) for numbers in self.free.values())
+
+
+def with_permits(
+    taken: Sequence[ReadyRow], lanes: Iterable[OpenLane], permits: Mapping[int, Permits]
+) -> list[Entry]:
+    """What goes into the lock of taken jobs, in the order of claims."""
+    by_id = {lane.id: lane for lane in lanes}
+    free = {id: iter(found.free.get(IN_FLIGHT, ())) for id, found in permits.items()}
+    entries = []
+    for row in taken:
+        numbers = free.get(by_id[row.lane_id].queue_id, iter(()))
+        permit = next(numbers, 0)
+        entries.append(
+            Entry(row.job_id, row.lane_id, row.due_at, row.attempts, row.deliveries + 1, permit)
+        )
+    return entries
+
+
+def job_of(entry: Entry, position: int, row: Row) -> ClaimedJob:
+    """A claimed job, of a row of JOB_COLUMNS."""
+    _, created_at, due_at, encoding, key, ordering_key, headers, payload = row
+    return ClaimedJob(
+        entry=entry,
+        position=position,
+        created_at=created_at,
+        due_at=due_at,
+        encoding=encoding,
+        key=as_text_or_none(key),
+        ordering_key=as_text_or_none(ordering_key),
+        headers=as_text_or_none(headers),
+        payload=as_bytes(payload),
+    )
+
+
+PERMIT_KEY = {"queue_id": "bigint", "purpose": "smallint", "number": "integer"}
+PERMIT = PERMIT_KEY | {"free_at": "bigint", "token": "bigint"}
+
+LOOK = """
+    SELECT f.id, f.queue_id, f.queue, f.kind, f.precedence, f.limited, f.first_due, {now},
+           (SELECT k.locked_until FROM {locks} k ORDER BY k.locked_until LIMIT 1)
+    FROM (SELECT 1 AS one) o
+    LEFT JOIN (
+        SELECT l.id, l.queue_id, q.queue, l.kind, l.precedence,
+               CASE WHEN q.max_in_flight IS NULL AND q.rate IS NULL THEN 0 ELSE 1 END AS limited,
+               (SELECT r.due_at FROM {ready} r WHERE r.lane_id = l.id
+                ORDER BY r.due_at, r.job_id LIMIT 1) AS first_due
+        FROM {queues} q {join} {lanes} l ON l.queue_id = q.id
+        WHERE q.queue IN (<queues>) AND q.paused = 0
+    ) f ON 1 = 1
+    ORDER BY f.precedence, f.id"""
+
+# A subquery, so that the time is found out once and not for every row.
+READY = """
+    SELECT <columns> FROM {ready} r
+    WHERE r.lane_id = ? AND r.due_at <= (SELECT {now}) AND <cursor>
+    ORDER BY <order> LIMIT ?"""
+
+WRITE_LOCK = """
+    INSERT INTO {locks} (token, locked_until, claimed_at, owner, claimed, settled)
+    VALUES (?, {now} + ?, {now}, ?, ?, ?)"""
+
+FETCH = f"SELECT {JOB_COLUMNS} FROM (<source>) w {{join}} {{jobs}} j {{by_key}} ON j.id = w.id"
+
+LOAD = "SELECT claimed FROM {locks} WHERE token = ?"
+
+LIMITS = "SELECT max_in_flight, rate, rate_period_us, {now} FROM {queues} WHERE id = ?"
+
+PERMITS = """
+    SELECT number FROM {permits}
+    WHERE queue_id = ? AND purpose = ? AND free_at <= (SELECT {now}) AND number <= ?
+    ORDER BY free_at, number LIMIT ? {skip_locked}"""
+
+EXTEND_PERMITS = """
+    UPDATE {permits} SET free_at = ? WHERE queue_id = ? AND purpose = ? AND token = ?"""
+
+EXPIRED = """
+    SELECT token, claimed, settled, {now} FROM {locks} WHERE locked_until <= (SELECT {now})
+    ORDER BY locked_until LIMIT ? {skip_locked}"""
+
+KEEP = "UPDATE {locks} SET settled = ?, locked_until = ? WHERE token = ?"
+
+UNLOCK = "DELETE FROM {locks} WHERE token = ?"

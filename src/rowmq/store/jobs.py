@@ -1,0 +1,544 @@
+"""Jobs: put, offer by key, read and drop, as operations.
+
+A job's row holds its payload and is written once. Beside it stands a narrow row that says where the
+job is: in `ready`, in a lock, in the archive. Ids are taken in blocks before the work begins, so a
+put whose answer was lost is known by them when it is repeated.
+
+The row of a key in `job_keys` is what producers of one key meet at, and the settle of its job too:
+whoever has locked it decides. An update is a new job in the place of the old one, under a new id;
+so whatever lock the old one was in has nothing left to settle.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from rowmq.codec import encode, encode_headers
+from rowmq.errors import (
+    InvalidOption,
+    KeyTaken,
+    PayloadTooLarge,
+    SerializationFailure,
+    UniqueViolation,
+)
+from rowmq.message import Outcome
+from rowmq.naming import check_headers
+from rowmq.store.dialect import as_bytes, as_text, as_text_or_none
+from rowmq.store.lines import READY, READY_KEY, TRIES_MAX, WAITING_KEY, Lines, Member, ReadyRow
+from rowmq.store.queues import Lane, LaneName, Queues
+from rowmq.store.statement import Operation, Row, Statement
+
+__all__ = [
+    "JOB_COLUMNS",
+    "Jobs",
+    "KeyRow",
+    "Offer",
+    "Place",
+    "Posting",
+    "posting_of",
+]
+
+PRIORITY_MAX = 32_767
+
+ROW_OVERHEAD_BYTES = 150
+"""What a job's rows take beside its payload, roughly, when statements are filled."""
+
+
+class Posting(msgspec.Struct, frozen=True, kw_only=True):
+    """A job that passed every check and is encoded: ready to be written.
+
+    It is due at a time, or, if that is None, after a delay from now.
+    """
+
+    lane: LaneName
+    at: int | None
+    delay_us: int
+    data: bytes
+    encoding: int
+    headers: str | None
+    key: str | None
+    ordering_key: str | None
+
+    @property
+    def size(self) -> int:
+        """About how many bytes it adds to a statement."""
+        return len(self.data) + len(self.headers or "") + ROW_OVERHEAD_BYTES
+
+    @property
+    def plain(self) -> bool:
+        """Whether no other job can stand in its way."""
+        return self.key is None and self.ordering_key is None
+
+
+class Place(NamedTuple):
+    """A posting with its id, its lane, when it is due and when it was made."""
+
+    posting: Posting
+    job_id: int
+    lane: Lane
+    due_at: int
+    created_at: int
+
+    @property
+    def key(self) -> "KeyRow":
+        name = self.posting.lane
+        return KeyRow(
+            self.lane.queue_id,
+            str(self.posting.key),
+            name.kind,
+            self.job_id,
+            self.lane.id,
+            self.due_at,
+        )
+
+    @property
+    def member(self) -> Member:
+        name = self.posting.lane
+        return Member(
+            self.lane.queue_id,
+            str(self.posting.ordering_key),
+            name.precedence,
+            self.due_at,
+            self.job_id,
+            self.lane.id,
+        )
+
+
+class KeyRow(NamedTuple):
+    """The row of a live job's key; lane and due time are where it is ready, if it is."""
+
+    queue_id: int
+    job_key: str
+    kind: str
+    job_id: int
+    lane_id: int
+    due_at: int
+
+    @property
+    def identity(self) -> tuple[int, str, str]:
+        """What must be unique: the key within its queue and kind."""
+        return self[:3]
+
+    @property
+    def ready(self) -> tuple[int, int, int]:
+        return self.lane_id, self.due_at, self.job_id
+
+
+class Offer(NamedTuple):
+    """A posting with a key, and whether it may take the place of a live job with that key."""
+
+    posting: Posting
+    can_update: bool
+
+
+def posting_of(
+    queue: str,
+    kind: str,
+    payload: Any,
+    *,
+    at: int | None = None,
+    delay_us: int = 0,
+    priority: int = 0,
+    key: str | None = None,
+    ordering_key: str | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> Posting:
+    """The posting of a job. The payload, its headers and the priority are checked here."""
+    if type(priority) is not int or not -PRIORITY_MAX <= priority <= PRIORITY_MAX:
+        raise InvalidOption(
+            f"priority must be a whole number from -{PRIORITY_MAX:,} to {PRIORITY_MAX:,}, "
+            f"not {priority!r}"
+        )
+    encoded = encode(payload)
+    return Posting(
+        lane=LaneName(queue, kind, -priority),
+        at=at,
+        delay_us=delay_us,
+        data=encoded.data,
+        encoding=int(encoded.encoding),
+        headers=encode_headers(check_headers(headers)),
+        key=key,
+        ordering_key=ordering_key,
+    )
+
+
+class Jobs:
+    """The operations on jobs that are not, or need not be, claimed; for one dialect."""
+
+    def __init__(self, queues: Queues, lines: Lines) -> None:
+        self.queues = queues
+        self.lines = lines
+        self.dialect = queues.dialect
+
+    # --- put --------------------------------------------------------------------------------------
+
+    def put(
+        self,
+        postings: Sequence[Posting],
+        ids: Sequence[int],
+        *,
+        again: bool = False,
+        notify: Collection[str] = (),
+    ) -> Operation[list[int]]:
+        """Add jobs, all or none; when each is due.
+
+        `again` says that this may have been committed before, and its answer lost. `notify` are
+        the names by which pollers are to be woken, where the database has a way to.
+        """
+        yield from self.dialect.seize()
+        if again and (known := (yield from self.due_times(ids))):
+            return known
+        places = yield from self.places(postings, ids)
+        yield from self.take_keys([place for place in places if place.posting.key is not None])
+        yield from self.write(places)
+        yield from self.tell(notify)
+        return [place.due_at for place in places]
+
+    def due_times(self, ids: Sequence[int]) -> Operation[list[int]]:
+        """When jobs are due that were put together; nothing if they are not there."""
+        rows = yield from self.queues.select(
+            "jobs.find", FIND, {"id": "bigint"}, [(id,) for id in ids]
+        )
+        found = {id: due_at for id, due_at in rows}  # noqa: C416 - rows are not known to be pairs
+        return [found[id] for id in ids] if len(found) == len(ids) else []
+
+    def places(self, postings: Sequence[Posting], ids: Sequence[int]) -> Operation[list[Place]]:
+        """Where postings are to stand, once no payload is too large."""
+        lanes, now = yield from self.queues.lanes(posting.lane for posting in postings)
+        refuse_oversized(postings, lanes)
+        return [
+            Place(p, id, lanes[p.lane], now + p.delay_us if p.at is None else p.at, now)
+            for p, id in zip(postings, ids, strict=True)
+        ]
+
+    def take_keys(self, places: Sequence[Place]) -> Operation[None]:
+        """Make keys point to new jobs; `KeyTaken` if one has a live job."""
+        if not places:
+            return
+        held = yield from self.lock_keys([place.key for place in places])
+        taken = [place for place in places if held[place.key.identity] != place.key]
+        if taken:
+            # Whoever catches the error may go on: nothing of this is to stay.
+            yield from self.free_keys({place.key for place in places if place not in taken})
+            raise KeyTaken(
+                f"queue {taken[0].posting.lane.queue!r} has a live job with the key "
+                f"{taken[0].posting.key!r}, or the batch has it twice; offer_or_update() "
+                f"replaces it, offer_if_not_exists() leaves it alone"
+            )
+
+    def lock_keys(self, rows: Iterable[KeyRow]) -> Operation[dict[tuple[int, str, str], KeyRow]]:
+        """Lock the rows of keys, making those that are missing; as they stand now.
+
+        Inserted first and read afterwards: to lock a row that is missing may lock others out of a
+        whole gap. A row that vanishes in between is inserted again.
+        """
+        wanted = {row.identity: row for row in sorted(rows)}
+        held: dict[tuple[int, str, str], KeyRow] = {}
+        for _ in range(TRIES_MAX):
+            missing = [row for identity, row in wanted.items() if identity not in held]
+            if not missing:
+                return held
+            ending = self.dialect.unless_there("job_id")
+            for run in self.queues.runs(missing):
+                sql, params = self.dialect.insert_into("{job_keys}", KEY, run, ending)
+                yield Statement("jobs.take_keys", self.dialect.sql(sql), params)
+            held |= yield from self.find_keys([row.identity for row in missing])
+        raise SerializationFailure("a key was made and taken away again and again")
+
+    def find_keys(
+        self, identities: Sequence[tuple[int, str, str]], *, skip: bool = False
+    ) -> Operation[dict[tuple[int, str, str], KeyRow]]:
+        """Lock the rows of those keys that have a live job; or of those that nobody else has."""
+        template = LOCK_KEYS.replace("<lock>", "{skip_locked}" if skip else "{for_update}")
+        found = yield from self.queues.select(
+            "jobs.lock_keys", template, KEY_IDENTITY, sorted(identities)
+        )
+        rows = [KeyRow(q, as_text(key), as_text(kind), *rest) for q, key, kind, *rest in found]
+        return {row.identity: row for row in rows}
+
+    def write(self, places: Sequence[Place]) -> Operation[None]:
+        """Write jobs whose keys are taken, and make ready what may be."""
+        sizes = (place.posting.size for place in places)
+        for run in self.dialect.chunks(places, sizes):
+            sql, params = self.dialect.insert_into("{jobs}", JOB, [job_row(p) for p in run])
+            try:
+                yield Statement("jobs.insert", self.dialect.sql(sql), params)
+            except UniqueViolation as error:
+                raise repeated(error) from error
+        free = [p for p in places if p.posting.ordering_key is None]
+        ready = [ReadyRow(place.lane.id, place.due_at, place.job_id) for place in free]
+        ready += yield from self.lines.join(
+            [place.member for place in places if place.posting.ordering_key is not None]
+        )
+        yield from self.make_ready(ready)
+
+    def make_ready(self, rows: Sequence[ReadyRow]) -> Operation[None]:
+        """Have jobs be claimed when they are due."""
+        yield from self.queues.insert("jobs.ready", "{ready}", READY, rows)
+
+    def tell(self, names: Collection[str]) -> Operation[None]:  # noqa: ARG002 - for a dialect
+        """Wake those who wait for these names, at the commit, where there is a way to."""
+        yield from ()
+
+    # --- offer ------------------------------------------------------------------------------------
+
+    def offer(
+        self,
+        offers: Sequence[Offer],
+        ids: Sequence[int],
+        *,
+        memo: list[Outcome],
+        notify: Collection[str] = (),
+    ) -> Operation[list[Outcome]]:
+        """Create, update or leave alone the jobs of keys, one after the other.
+
+        What is decided is noted in `memo`: if that is there when it begins, this may have been
+        committed before.
+        """
+        yield from self.dialect.seize()
+        if memo:
+            written = yield from self.any_written(ids)
+            if written:
+                return list(memo)
+        places = yield from self.places([offer.posting for offer in offers], ids)
+        groups: dict[tuple[int, str, str], list[int]] = {}
+        for number, place in enumerate(places):
+            groups.setdefault(place.key.identity, []).append(number)
+        firsts = [places[numbers[0]] for numbers in groups.values()]
+        held = yield from self.lock_keys([place.key for place in firsts])
+        old = {i: row for i, row in held.items() if row.job_id != places[groups[i][0]].job_id}
+        stored = yield from self.stored([row.job_id for row in old.values()])
+        outcomes: list[Outcome] = [Outcome.IGNORED] * len(offers)
+        created: list[Place] = []
+        updated: list[Place] = []
+        for identity, numbers in groups.items():
+            row = old.get(identity)
+            current = None if row is None else stored.get(row.job_id)
+            final = decide([(offers[n], places[n], n) for n in numbers], current, outcomes)
+            if final is not None:
+                final = final._replace(job_id=places[numbers[0]].job_id)
+                (created if row is None else updated).append(final)
+        replaced = {place.job_id: old[place.key.identity] for place in updated}
+        updated = [in_same_line(p, stored.get(replaced[p.job_id].job_id)) for p in updated]
+        yield from self.remove([(row, stored.get(row.job_id)) for row in replaced.values()])
+        # A key that is new points to where the first of its batch was to be.
+        keys = [p.key for p in (*created, *updated) if p.key != held[p.key.identity]]
+        yield from self.queues.update(
+            "jobs.move_keys", "{job_keys}", KEY, tuple(KEY_IDENTITY), keys
+        )
+        yield from self.write([*created, *updated])
+        yield from self.tell(notify)
+        memo[:] = outcomes
+        return outcomes
+
+    def any_written(self, ids: Sequence[int]) -> Operation[bool]:
+        """Whether one of these jobs is there."""
+        rows = yield from self.queues.select(
+            "jobs.find", FIND, {"id": "bigint"}, [(id,) for id in ids]
+        )
+        return bool(rows)
+
+    def stored(self, ids: Iterable[int]) -> Operation["dict[int, Stored]"]:
+        """What jobs are, by id."""
+        rows = yield from self.queues.select(
+            "jobs.stored", STORED, {"id": "bigint"}, [(id,) for id in sorted(set(ids))]
+        )
+        return {row[0]: stored_of(row) for row in rows}
+
+    # --- read and drop ----------------------------------------------------------------------------
+
+    def find(self, queue: str, key: str, kinds: Collection[str] | None) -> Operation[list[KeyRow]]:
+        """The rows of a key in a queue, of these kinds or all, without a lock."""
+        params = (self.dialect.text(queue), self.dialect.text(key))
+        result = yield Statement("jobs.find_key", self.dialect.sql(FIND_KEY), params, sole=True)
+        rows = [KeyRow(q, as_text(k), as_text(kind), *rest) for q, k, kind, *rest in result]
+        return sorted(row for row in rows if kinds is None or row.kind in kinds)
+
+    def drop(self, queue: str, key: str, kinds: Collection[str] | None) -> Operation[int]:
+        """Delete the live jobs of a key, also those that are claimed: their locks become void."""
+        yield from self.dialect.seize()
+        found = yield from self.find(queue, key, kinds)
+        held = yield from self.find_keys([row.identity for row in found])
+        stored = yield from self.stored(row.job_id for row in held.values())
+        yield from self.remove([(row, stored.get(row.job_id)) for row in held.values()])
+        yield from self.free_keys(held.values())
+        return len(held)
+
+    def remove(self, jobs: Sequence[tuple[KeyRow, "Stored | None"]]) -> Operation[None]:
+        """Delete jobs whose keys are locked, wherever they stand; but not the keys."""
+        yield from self.queues.delete(
+            "jobs.unready", "{ready}", READY_KEY, [row.ready for row, _ in jobs]
+        )
+        yield from self.unline(
+            [
+                Member(row.queue_id, s.ordering_key, s.precedence, row.due_at, s.id, row.lane_id)
+                for row, s in jobs
+                if s is not None and s.ordering_key is not None
+            ]
+        )
+        yield from self.delete_jobs([row.job_id for row, _ in jobs])
+
+    def unline(self, members: Sequence[Member]) -> Operation[None]:
+        """Take jobs out of their lines; who comes after a head is made ready."""
+        # Under the lines' locks: somebody may be moving up just now.
+        yield from self.lines.lock([member.line for member in members], create=False)
+        rows = [(*member.line, *member.order) for member in members]
+        yield from self.queues.delete("lines.drop", "{waiting}", WAITING_KEY, rows)
+        ready = yield from self.lines.leave([(member.line, member.job_id) for member in members])
+        yield from self.make_ready(ready)
+
+    def free_keys(self, rows: Iterable[KeyRow]) -> Operation[None]:
+        """Let keys be used again."""
+        identities = sorted(row.identity for row in rows)
+        yield from self.queues.delete("jobs.free_keys", "{job_keys}", KEY_IDENTITY, identities)
+
+    def delete_jobs(self, ids: Iterable[int], *, errors: bool = True) -> Operation[None]:
+        """Delete jobs, and what is written of their attempts, if they can have had any."""
+        rows = [(id,) for id in sorted(ids)]
+        if errors:
+            for table in ("{job_errors}", "{holds}"):
+                yield from self.queues.delete("jobs.delete_traces", table, JOB_ID, rows)
+        yield from self.queues.delete("jobs.delete", "{jobs}", {"id": "bigint"}, rows)
+
+
+class Stored(NamedTuple):
+    """A job as its row has it."""
+
+    id: int
+    queue_id: int
+    lane_id: int
+    due_at: int
+    data: bytes
+    encoding: int
+    headers: str | None
+    key: str | None
+    ordering_key: str | None
+    kind: str
+    precedence: int
+
+    def same_as(self, place: Place) -> bool:
+        """Whether an offer would change nothing. One for now is for another time than before."""
+        p = place.posting
+        mine = (self.data, self.encoding, self.headers, self.due_at, self.precedence)
+        return mine == (p.data, p.encoding, p.headers, p.at, p.lane.precedence)
+
+
+def stored_of(row: Row) -> Stored:
+    id, queue_id, lane_id, due_at, data, encoding, headers, key, ordering_key, kind, order = row
+    return Stored(
+        id=id,
+        queue_id=queue_id,
+        lane_id=lane_id,
+        due_at=due_at,
+        data=as_bytes(data),
+        encoding=encoding,
+        headers=as_text_or_none(headers),
+        key=as_text_or_none(key),
+        ordering_key=as_text_or_none(ordering_key),
+        kind=as_text(kind),
+        precedence=order,
+    )
+
+
+def decide(
+    offers: Sequence[tuple[Offer, Place, int]], stored: Stored | None, outcomes: list[Outcome]
+) -> Place | None:
+    """The outcomes of offers of one key, in their order, and what is to be written in the end."""
+    final: Place | None = None
+    for offer, place, number in offers:
+        if stored is None and final is None:
+            outcomes[number], final = Outcome.CREATED, place
+        elif offer.can_update and not is_same(place, final, stored):
+            outcomes[number], final = Outcome.UPDATED, place
+    return final
+
+
+def is_same(place: Place, final: Place | None, stored: Stored | None) -> bool:
+    if final is not None:
+        return place.posting == final.posting
+    return stored is not None and stored.same_as(place)
+
+
+def in_same_line(place: Place, stored: Stored | None) -> Place:
+    """An update stays in the line that the job was in."""
+    if stored is None or stored.ordering_key is None:
+        return place
+    posting = msgspec.structs.replace(place.posting, ordering_key=stored.ordering_key)
+    return place._replace(posting=posting)
+
+
+def refuse_oversized(postings: Iterable[Posting], lanes: Mapping[LaneName, Lane]) -> None:
+    """Raise for the first payload that is over its queue's limit."""
+    for posting in postings:
+        limit = lanes[posting.lane].payload_bytes_max
+        if len(posting.data) > limit:
+            raise oversized(posting, limit)
+
+
+def repeated(error: UniqueViolation) -> SerializationFailure:
+    """Ids are given once: such a job is there only if an earlier try is being committed."""
+    return SerializationFailure(f"these jobs are being committed; look again ({error})")
+
+
+def oversized(posting: Posting, limit: int) -> PayloadTooLarge:
+    return PayloadTooLarge(
+        f"a payload of {len(posting.data):,} bytes is over the limit of queue "
+        f"{posting.lane.queue!r}, {limit:,} bytes; raise it with "
+        f"queue({posting.lane.queue!r}).configure(max_payload_bytes=...), or store the data "
+        f"elsewhere and put where it is"
+    )
+
+
+def job_row(place: Place) -> tuple[Any, ...]:
+    p = place.posting
+    return (
+        place.job_id,
+        place.created_at,
+        place.due_at,
+        place.lane.id,
+        p.encoding,
+        p.key,
+        p.ordering_key,
+        p.headers,
+        p.data,
+    )
+
+
+JOB_ID = {"job_id": "bigint"}
+KEY_IDENTITY = {"queue_id": "bigint", "job_key": "text", "kind": "text"}
+KEY = KEY_IDENTITY | {"job_id": "bigint", "lane_id": "bigint", "due_at": "bigint"}
+
+JOB = {
+    "id": "bigint",
+    "created_at": "bigint",
+    "due_at": "bigint",
+    "lane_id": "bigint",
+    "encoding": "smallint",
+    "job_key": "text",
+    "ordering_key": "text",
+    "headers": "text",
+    "payload": "bytea",
+}
+
+JOB_COLUMNS = """j.id, j.created_at, j.due_at, j.encoding, j.job_key, j.ordering_key, j.headers,
+    j.payload"""
+
+FIND = "SELECT j.id, j.due_at FROM (<source>) w {join} {jobs} j {by_key} ON j.id = w.id"
+
+STORED = """
+    SELECT j.id, l.queue_id, j.lane_id, j.due_at, j.payload, j.encoding, j.headers, j.job_key,
+           j.ordering_key, l.kind, l.precedence
+    FROM (<source>) w {join} {jobs} j {by_key} ON j.id = w.id
+    {join} {lanes} l {by_key} ON l.id = j.lane_id"""
+
+LOCK_KEYS = """
+    SELECT k.queue_id, k.job_key, k.kind, k.job_id, k.lane_id, k.due_at FROM (<source>) w
+    {join} {job_keys} k {by_key}
+        ON k.queue_id = w.queue_id AND k.job_key = w.job_key AND k.kind = w.kind
+    ORDER BY k.queue_id, k.job_key, k.kind <lock>"""
+
+FIND_KEY = """
+    SELECT k.queue_id, k.job_key, k.kind, k.job_id, k.lane_id, k.due_at
+    FROM {queues} q {join} {job_keys} k ON k.queue_id = q.id
+    WHERE q.queue = ? AND k.job_key = ?"""

@@ -1,0 +1,336 @@
+"""Queues and their lanes: names to numbers, settings, and blocks of job ids.
+
+A *lane* is what is claimed in one order: the jobs of one queue, one kind and one priority. It is
+made by the first job that needs it, and stays. So a claim goes through few lanes, from the highest
+priority down, and in each along an index from which nothing has to be left out.
+"""
+
+from collections.abc import Iterable, Sequence
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+import msgspec
+
+from rowmq.errors import SerializationFailure
+from rowmq.message import QueueInfo
+from rowmq.store.dialect import Dialect, as_text
+from rowmq.store.statement import Operation, Row, Statement
+from rowmq.store.topics import limit_of
+
+__all__ = [
+    "IDS_A_BLOCK",
+    "IN_FLIGHT",
+    "RATE",
+    "Lane",
+    "LaneName",
+    "Queues",
+    "Settings",
+    "wake_name",
+]
+
+IDS_A_BLOCK = 1_000
+"""How many job ids come with one number that the database gives."""
+
+IN_FLIGHT, RATE = 1, 2
+"""What a permit is for. The numbers are stored: they never change."""
+
+PERMITS_A_STATEMENT = 1_000
+
+RETENTION_DEFAULT_US = 7 * 86_400 * 1_000_000
+"""How long a completed job is kept if nothing else was said: a week. Failed ones stay."""
+
+
+def wake_name(queue: str) -> str:
+    """What pollers of a queue are woken by; if a topic is called so too, that does no harm."""
+    return f"queue {queue}"
+
+
+class LaneName(NamedTuple):
+    """What a lane is for. The empty kind is that of jobs without a type."""
+
+    queue: str
+    kind: str
+    precedence: int
+
+
+class Lane(NamedTuple):
+    """A lane by its numbers, and how large its payloads may be."""
+
+    id: int
+    queue_id: int
+    payload_bytes_max: int
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """What `configure` changes: None leaves a setting as it is, 0 is without limit."""
+
+    keep_completed: bool | None = None
+    keep_failed: bool | None = None
+    retention_us: int | None = None
+    failed_retention_us: int | None = None
+    max_payload_bytes: int | None = None
+    max_in_flight: int | None = None
+    rate: int | None = None
+    rate_period_us: int | None = None
+    paused: bool | None = None
+
+
+class Queues:
+    """The operations on queues as such, for one dialect."""
+
+    ids_roll_back = False
+    """Whether a block of ids that was taken in a transaction is given again if that is undone."""
+
+    def __init__(self, dialect: Dialect) -> None:
+        self.dialect = dialect
+
+    def reserve(self) -> Operation[int]:
+        """Take a block of job ids; the first of them."""
+        number = yield from self.dialect.insert_id("queues.reserve", RESERVE, ())
+        yield Statement("queues.reserved", self.dialect.sql(RESERVED), (number,))
+        return number * IDS_A_BLOCK
+
+    # --- lanes ------------------------------------------------------------------------------------
+
+    def find_lanes(
+        self, names: Sequence[LaneName], *, share: bool = False
+    ) -> Operation[tuple[dict[LaneName, Lane], int]]:
+        """Those lanes that exist, and the time."""
+        lanes: dict[LaneName, Lane] = {}
+        now = 0
+        for run in self.runs(names):
+            source, params = self.dialect.given(LANE_NAME, run)
+            lock = "{for_share}" if share else ""
+            sql = self.dialect.sql(FIND_LANES.replace("<source>", source).replace("<lock>", lock))
+            for queue, kind, precedence, id, queue_id, limit, moment in (
+                yield Statement("queues.find_lanes", sql, params)
+            ):
+                name = LaneName(as_text(queue), as_text(kind), precedence)
+                lanes[name] = Lane(id, queue_id, limit_of(limit))
+                now = moment
+        return lanes, now
+
+    def lanes(self, names: Iterable[LaneName]) -> Operation[tuple[dict[LaneName, Lane], int]]:
+        """The lanes of names, made where they are missing, and the time."""
+        wanted = sorted(set(names))
+        lanes, now = yield from self.find_lanes(wanted)
+        missing = [name for name in wanted if name not in lanes]
+        if missing:
+            yield from self.create_lanes(missing)
+            # A snapshot that is older than a rival's lane must not hide it.
+            lanes, now = yield from self.find_lanes(wanted, share=self.dialect.snapshots)
+            if len(lanes) < len(wanted):
+                raise SerializationFailure("a queue was made and is not there")
+        return lanes, now
+
+    def create_lanes(self, names: Sequence[LaneName]) -> Operation[None]:
+        """Make lanes, and their queues, unless somebody else has just done so."""
+        yield from self.create_queues({name.queue for name in names})
+        for run in self.runs(names):
+            source, params = self.dialect.given(LANE_NAME, run)
+            ending = self.dialect.unless_there(f"{self.dialect.fill('{lanes}')}.kind")
+            template = CREATE_LANES.replace("<source>", source).replace("<ending>", ending)
+            yield Statement("queues.create_lanes", self.dialect.sql(template), params)
+
+    def create_queues(self, names: Iterable[str]) -> Operation[None]:
+        """Make queues, unless they are there."""
+        ending = self.dialect.unless_there("created_at")
+        sql = self.dialect.sql(CREATE_QUEUE.replace("<ending>", ending))
+        for name in sorted(names):
+            params = (self.dialect.text(name), RETENTION_DEFAULT_US)
+            yield Statement("queues.create", sql, params)
+
+    def id_of(self, queue: str) -> Operation[int | None]:
+        """The number of a queue, if there is one of this name."""
+        sql, params = self.dialect.sql(ID_OF), (self.dialect.text(queue),)
+        result = yield Statement("queues.id", sql, params, sole=True)
+        return result.rows[0][0] if result.rows else None
+
+    def list_lanes(self, queue: str) -> Operation[list[tuple[int, int, str, int]]]:
+        """Lane, queue, kind and precedence of all lanes of a queue, by their numbers."""
+        sql, params = self.dialect.sql(LIST_LANES), (self.dialect.text(queue),)
+        result = yield Statement("queues.list_lanes", sql, params, sole=True)
+        return [(id, queue_id, as_text(kind), order) for id, queue_id, kind, order in result]
+
+    # --- settings ---------------------------------------------------------------------------------
+
+    def list_queues(self) -> Operation[list[QueueInfo]]:
+        """Every queue that ever had a job or was configured, by name."""
+        result = yield Statement("queues.list", self.dialect.sql(LIST), sole=True)
+        lanes = yield Statement("queues.list_kinds", self.dialect.sql(LIST_KINDS), sole=True)
+        kinds: dict[int, list[str]] = {}
+        for queue_id, kind in lanes:
+            kinds.setdefault(queue_id, []).append(as_text(kind))
+        return [
+            QueueInfo(
+                name=as_text(name),
+                kinds=tuple(sorted(kinds.get(id, []))),
+                paused=bool(paused),
+                keep_completed=bool(keep_completed),
+                keep_failed=bool(keep_failed),
+                retention=span_of(retention),
+                failed_retention=span_of(failed_retention),
+                max_payload_bytes=limit_of(limit),
+                max_in_flight=in_flight,
+                rate=rate,
+                rate_period=span_of(period),
+            )
+            for (
+                id,
+                name,
+                paused,
+                keep_completed,
+                keep_failed,
+                retention,
+                failed_retention,
+                limit,
+                in_flight,
+                rate,
+                period,
+            ) in result
+        ]
+
+    def configure(self, queue: str, settings: Settings) -> Operation[None]:
+        """Change settings of a queue, which is made if it is new."""
+        yield from self.create_queues([queue])
+        changes = {
+            field: value
+            for field in Settings.__struct_fields__
+            if (value := getattr(settings, field)) is not None
+        }
+        if not changes:
+            return
+        sets = ", ".join(f"{column} = ?" for column in changes)
+        values = [int(v) or None if f not in FLAGS else int(v) for f, v in changes.items()]
+        sql = self.dialect.sql(CONFIGURE.replace("<sets>", sets))
+        yield Statement("queues.configure", sql, (*values, self.dialect.text(queue)))
+        yield from self.provide_permits(queue)
+
+    def provide_permits(self, queue: str) -> Operation[None]:
+        """Have as many permits as the limits of a queue say."""
+        sql = self.dialect.sql(LIMITS)
+        result = yield Statement("queues.limits", sql, (self.dialect.text(queue),))
+        ((queue_id, in_flight, rate),) = result.rows
+        for purpose, limit in ((IN_FLIGHT, in_flight or 0), (RATE, rate or 0)):
+            sql = self.dialect.sql(COUNT_PERMITS)
+            ((known,),) = (yield Statement("queues.permits", sql, (queue_id, purpose))).rows
+            for first in range(known + 1, limit + 1, PERMITS_A_STATEMENT):
+                last = min(limit, first + PERMITS_A_STATEMENT - 1)
+                rows = [(queue_id, 0, purpose, number) for number in range(first, last + 1)]
+                yield from self.insert("queues.add_permits", "{permits}", PERMIT, rows)
+            if known > limit:
+                sql = self.dialect.sql(DROP_PERMITS)
+                yield Statement("queues.drop_permits", sql, (queue_id, purpose, limit))
+
+    def keeps(self, queue_ids: Iterable[int]) -> Operation[dict[int, tuple[bool, bool]]]:
+        """Whether queues keep what is completed, and what failed."""
+        kept = {}
+        for run in self.runs(sorted(set(queue_ids))):
+            source, params = self.dialect.given({"id": "bigint"}, [(id,) for id in run])
+            sql = self.dialect.sql(KEEPS.replace("<source>", source))
+            for id, completed, failed in (yield Statement("queues.keeps", sql, params)):
+                kept[id] = bool(completed), bool(failed)
+        return kept
+
+    # --- many rows --------------------------------------------------------------------------------
+
+    def insert(
+        self, name: str, table: str, columns: dict[str, str], rows: Sequence[Sequence[Any]]
+    ) -> Operation[None]:
+        """Insert rows, in as few statements as it takes."""
+        for run in self.runs(rows):
+            sql, params = self.dialect.insert_into(table, columns, run)
+            yield Statement(name, self.dialect.sql(sql), params)
+
+    def delete(
+        self, name: str, table: str, columns: dict[str, str], rows: Sequence[Sequence[Any]]
+    ) -> Operation[None]:
+        """Delete the rows that have these keys."""
+        for run in self.runs(rows):
+            source, params = self.dialect.given(columns, run)
+            sql = self.dialect.sql(self.dialect.delete_from(table, source, tuple(columns)))
+            yield Statement(name, sql, params)
+
+    def update(
+        self,
+        name: str,
+        table: str,
+        columns: dict[str, str],
+        keys: Sequence[str],
+        rows: Sequence[Sequence[Any]],
+    ) -> Operation[None]:
+        """Update the rows that have the keys among these columns with the other columns."""
+        sets = {column: f"w.{column}" for column in columns if column not in keys}
+        for run in self.runs(rows):
+            source, params = self.dialect.given(columns, run)
+            sql = self.dialect.sql(self.dialect.update_from(table, source, keys, sets))
+            yield Statement(name, sql, params)
+
+    def select(
+        self, name: str, template: str, columns: dict[str, str], rows: Sequence[Sequence[Any]]
+    ) -> Operation[list[Row]]:
+        """What a query gives for given rows, its `<source>`."""
+        found: list[Row] = []
+        for run in self.runs(rows):
+            source, params = self.dialect.given(columns, run)
+            sql = self.dialect.sql(template.replace("<source>", source))
+            found += (yield Statement(name, sql, params)).rows
+        return found
+
+    def runs(self, items: Sequence[Any]) -> Iterable[list[Any]]:
+        """Small items in runs that fit into one statement each."""
+        return self.dialect.chunks(items, (0 for _ in items))
+
+
+def span_of(micros: int | None) -> timedelta | None:
+    return None if micros is None else timedelta(microseconds=micros)
+
+
+FLAGS = {"keep_completed", "keep_failed", "paused"}
+
+LANE_NAME = {"queue": "text", "kind": "text", "precedence": "integer"}
+PERMIT = {"queue_id": "bigint", "free_at": "bigint", "purpose": "smallint", "number": "integer"}
+
+RESERVE = "INSERT INTO {job_ids} (id) VALUES (NULL)"
+
+RESERVED = "DELETE FROM {job_ids} WHERE id = ?"
+
+FIND_LANES = """
+    SELECT w.queue, w.kind, w.precedence, l.id, q.id, q.max_payload_bytes, {now}
+    FROM (<source>) w {join} {queues} q ON q.queue = w.queue
+    {join} {lanes} l ON l.queue_id = q.id AND l.kind = w.kind AND l.precedence = w.precedence
+    <lock>"""
+
+CREATE_QUEUE = """
+    INSERT INTO {queues} (queue, retention_us, created_at) VALUES (?, ?, {now}) <ending>"""
+
+CREATE_LANES = """
+    INSERT INTO {lanes} (queue_id, kind, precedence)
+    SELECT q.id, w.kind, w.precedence FROM (<source>) w {join} {queues} q ON q.queue = w.queue
+    WHERE 1 = 1 <ending>"""
+
+ID_OF = "SELECT id FROM {queues} WHERE queue = ?"
+
+LIST_LANES = """
+    SELECT l.id, q.id, l.kind, l.precedence FROM {queues} q {join} {lanes} l ON l.queue_id = q.id
+    WHERE q.queue = ? ORDER BY l.precedence, l.id"""
+
+LIST = """
+    SELECT id, queue, paused, keep_completed, keep_failed, retention_us, failed_retention_us,
+           max_payload_bytes, max_in_flight, rate, rate_period_us
+    FROM {queues} ORDER BY queue"""
+
+LIST_KINDS = "SELECT DISTINCT queue_id, kind FROM {lanes}"
+
+CONFIGURE = "UPDATE {queues} SET <sets> WHERE queue = ?"
+
+LIMITS = "SELECT id, max_in_flight, rate FROM {queues} WHERE queue = ? {for_update}"
+
+COUNT_PERMITS = """
+    SELECT COALESCE(MAX(number), 0) FROM {permits} WHERE queue_id = ? AND purpose = ?"""
+
+DROP_PERMITS = "DELETE FROM {permits} WHERE queue_id = ? AND purpose = ? AND number > ?"
+
+KEEPS = """
+    SELECT q.id, q.keep_completed, q.keep_failed
+    FROM (<source>) w {join} {queues} q {by_key} ON q.id = w.id"""

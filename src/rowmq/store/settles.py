@@ -1,0 +1,291 @@
+"""Settles: what becomes of claimed jobs, many in one transaction.
+
+Every settle names the token of its lock and the job's place in it. It counts only if that lock is
+there and the job has not left it; and, if the job has a key, only if the key still points to this
+job, since whoever updated or dropped it meanwhile has made the lock void for it. A lock that has
+expired holds until somebody gives its jobs back.
+
+Locks are taken in this order: lock rows, keys, lines; each sorted. So settles wait for each other,
+but never in a circle.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from enum import Enum
+from typing import NamedTuple
+
+from rowmq.errors import AlreadySettled, StaleLease
+from rowmq.store.claims import Claims, Entry
+from rowmq.store.dialect import as_text
+from rowmq.store.jobs import KEY_IDENTITY, KeyRow
+from rowmq.store.lines import ReadyRow
+from rowmq.store.statement import Operation, Statement
+
+__all__ = ["Held", "Kind", "Settle", "Settles", "refused", "stale"]
+
+
+class Kind(Enum):
+    """What is done with a job."""
+
+    ACK = "ack"
+    NACK = "nack"
+    REJECT = "reject"
+    REFUSE = "refuse"
+    """A reject before it was tried: no attempt is counted."""
+    RELEASE = "release"
+    EXTEND = "extend"
+
+
+class Settle(NamedTuple):
+    """A job of a lock, and what is to be done with it."""
+
+    kind: Kind
+    token: int
+    position: int
+    queue: str
+    queue_id: int
+    entry: Entry
+    job_kind: str
+    key: str | None = None
+    ordering_key: str | None = None
+    delay_us: int = 0
+    """Of a nack: when it is due again. Of an extension: how long the lock is to last."""
+    error: str | None = None
+
+    @property
+    def plain(self) -> bool:
+        """Whether it is done by its own lock row alone."""
+        free = self.key is None and self.ordering_key is None and not self.entry.permit
+        return free and self.kind is Kind.ACK
+
+    @property
+    def identity(self) -> tuple[int, str, str]:
+        return self.queue_id, str(self.key), self.job_kind
+
+
+class Held(NamedTuple):
+    """A locked lock row."""
+
+    settled: str
+    claimed_at: int
+    now: int
+
+
+class Settles:
+    """The operations that settle, for one dialect."""
+
+    def __init__(self, claims: Claims) -> None:
+        self.claims = claims
+        self.jobs = claims.jobs
+        self.queues = claims.queues
+        self.dialect = claims.dialect
+
+    def settle(
+        self, settles: Sequence[Settle], *, again: bool = False
+    ) -> Operation[list[Exception | None]]:
+        """Settle jobs; None, or why not, for each.
+
+        `again` says that this may have been committed before, and its answer lost.
+        """
+        yield from self.dialect.seize()
+        held = yield from self.lock(settle.token for settle in settles)
+        outcomes = [refusal(settle, held.get(settle.token)) for settle in settles]
+        keys = yield from self.jobs.find_keys(
+            sorted({s.identity for s, o in zip(settles, outcomes, strict=True) if s.key and not o})
+        )
+        for place, settle in enumerate(settles):
+            if settle.key and not outcomes[place]:
+                row = keys.get(settle.identity)
+                if row is None or row.job_id != settle.entry.job_id:
+                    outcomes[place] = stale(settle)
+        valid = [s for s, outcome in zip(settles, outcomes, strict=True) if outcome is None]
+        yield from self.apply(valid, held, keys)
+        if again:
+            yield from self.forgive(settles, outcomes)
+        return outcomes
+
+    def settle_or_raise(
+        self, settles: Sequence[Settle], *, again: bool = False
+    ) -> Operation[list[Exception | None]]:
+        """Settle jobs; or raise why one cannot be, so that the caller's transaction fails."""
+        outcomes = yield from self.settle(settles, again=again)
+        for outcome in outcomes:
+            if outcome is not None:
+                raise outcome
+        return outcomes
+
+    def lock(self, tokens: Iterable[int]) -> Operation[dict[int, Held]]:
+        """Lock the rows of locks that are there, in order."""
+        rows = yield from self.queues.select(
+            "settles.lock", LOCK, {"token": "bigint"}, [(token,) for token in sorted(set(tokens))]
+        )
+        return {token: Held(as_text(settled), *times) for token, settled, *times in rows}
+
+    def apply(
+        self,
+        settles: Sequence[Settle],
+        held: Mapping[int, Held],
+        keys: Mapping[tuple[int, str, str], KeyRow],
+    ) -> Operation[None]:
+        """Do what valid settles ask for."""
+        if not settles:
+            return
+        extended = [settle for settle in settles if settle.kind is Kind.EXTEND]
+        yield from self.extend(extended, held)
+        leaving = [settle for settle in settles if settle.kind is not Kind.EXTEND]
+        finished = [s for s in leaving if s.kind in FINISHING]
+        yield from self.finish(finished, held)
+        ready = [
+            put_back(s, held[s.token].now) for s in leaving if s.kind in (Kind.NACK, Kind.RELEASE)
+        ]
+        yield from self.jobs.free_keys([keys[s.identity] for s in finished if s.key is not None])
+        yield from self.note([s for s in leaving if s.kind is Kind.NACK], held)
+        ready += yield from self.jobs.lines.leave(
+            [((s.queue_id, s.ordering_key), s.entry.job_id) for s in finished if s.ordering_key]
+        )
+        yield from self.jobs.make_ready(ready)
+        yield from self.claims.free_permits(
+            [(s.queue_id, s.entry.permit, s.token) for s in leaving if s.entry.permit]
+        )
+        yield from self.mark(leaving, held)
+
+    def finish(self, settles: Sequence[Settle], held: Mapping[int, Held]) -> Operation[None]:
+        """Archive jobs, or delete them, as their queues say."""
+        if not settles:
+            return
+        keeps = yield from self.queues.keeps(settle.queue_id for settle in settles)
+        completed, failed, dropped, traced = [], [], [], []
+        for s in settles:
+            keep_completed, keep_failed = keeps.get(s.queue_id, (True, True))
+            lock, attempts = held[s.token], s.entry.attempts + (s.kind is not Kind.REFUSE)
+            times = (lock.now, lock.claimed_at)
+            counts = (attempts, s.entry.deliveries)
+            if s.kind is Kind.ACK and keep_completed:
+                completed.append((s.queue_id, s.entry.job_id, *times, *counts))
+            elif s.kind is not Kind.ACK and keep_failed:
+                failed.append((s.queue_id, s.entry.job_id, *times, *counts, s.error))
+            elif s.entry.deliveries > 1:
+                traced.append(s.entry.job_id)
+            else:
+                dropped.append(s.entry.job_id)
+        yield from self.queues.insert("settles.complete", "{completed}", COMPLETED, completed)
+        yield from self.queues.insert("settles.fail", "{failed}", FAILED, failed)
+        yield from self.jobs.delete_jobs(dropped, errors=False)
+        yield from self.jobs.delete_jobs(traced)
+
+    def note(self, settles: Sequence[Settle], held: Mapping[int, Held]) -> Operation[None]:
+        """Note why attempts failed, and where keyed jobs will be ready next."""
+        errors = [
+            (s.entry.job_id, held[s.token].now, s.entry.attempts + 1, s.error) for s in settles
+        ]
+        yield from self.queues.insert("settles.note", "{job_errors}", JOB_ERROR, errors)
+        rows = [(*s.identity, held[s.token].now + s.delay_us) for s in settles if s.key is not None]
+        columns = KEY_IDENTITY | {"due_at": "bigint"}
+        yield from self.queues.update(
+            "settles.move_keys", "{job_keys}", columns, tuple(KEY_IDENTITY), rows
+        )
+
+    def mark(self, settles: Sequence[Settle], held: Mapping[int, Held]) -> Operation[None]:
+        """Note in the locks which jobs have left; a lock without any is deleted."""
+        marks: dict[int, list[str]] = {}
+        for settle in settles:
+            row = marks.setdefault(settle.token, list(held[settle.token].settled))
+            row[settle.position] = "1"
+        left = [(token, "".join(row)) for token, row in sorted(marks.items()) if "0" in row]
+        ended = [(token,) for token, row in sorted(marks.items()) if "0" not in row]
+        columns = {"token": "bigint", "settled": "text"}
+        yield from self.queues.update("settles.mark", "{locks}", columns, ("token",), left)
+        yield from self.queues.delete("settles.unlock", "{locks}", {"token": "bigint"}, ended)
+
+    def extend(self, settles: Sequence[Settle], held: Mapping[int, Held]) -> Operation[None]:
+        """Have locks last at least so long from now on."""
+        for s in settles:
+            until = held[s.token].now + s.delay_us
+            yield Statement("settles.extend", self.dialect.sql(EXTEND), (until, s.token, until))
+            if s.entry.permit:
+                yield from self.claims.extend_permits(s.token, [s.queue_id], until)
+
+    def forgive(
+        self, settles: Sequence[Settle], outcomes: list[Exception | None]
+    ) -> Operation[None]:
+        """What was refused because it had been done before was not refused.
+
+        A nack may have been done or not: either way the job comes again.
+        """
+        for place, settle in enumerate(settles):
+            outcome = outcomes[place]
+            done = settle.kind in (Kind.NACK, Kind.RELEASE) or isinstance(outcome, AlreadySettled)
+            if outcome is not None and not done and settle.kind is not Kind.EXTEND:
+                done = yield from self.is_done(settle)
+            if done:
+                outcomes[place] = None
+
+    def is_done(self, settle: Settle) -> Operation[bool]:
+        """Whether a job is in the archive, or gone."""
+        id = settle.entry.job_id
+        sql = self.dialect.sql(IS_KEPT)
+        if not (yield Statement("settles.is_kept", sql, (id,))).rows:
+            return True
+        if settle.kind is not Kind.ACK:
+            sql = self.dialect.sql(IS_FAILED)
+            return bool((yield Statement("settles.is_failed", sql, (id,))).rows)
+        sql = self.dialect.sql(IS_COMPLETED)
+        params = (settle.queue_id, settle.entry.due_at, id)
+        return bool((yield Statement("settles.is_completed", sql, params)).rows)
+
+
+def put_back(settle: Settle, now: int) -> ReadyRow:
+    """The ready row of a job that was nacked, or given back as if it had never been claimed."""
+    entry = settle.entry
+    if settle.kind is Kind.RELEASE:
+        return entry.ready._replace(deliveries=entry.deliveries - 1)
+    return entry.ready._replace(due_at=now + settle.delay_us, attempts=entry.attempts + 1)
+
+
+def refusal(settle: Settle, held: Held | None) -> Exception | None:
+    """Why a settle cannot count, as far as its lock tells."""
+    if held is None:
+        return stale(settle)
+    return refused(settle) if held.settled[settle.position] == "1" else None
+
+
+def stale(settle: Settle) -> StaleLease:
+    return StaleLease(
+        f"the lock on job {settle.entry.job_id} of queue {settle.queue!r} was lost, so this "
+        f"{settle.kind.value} changed nothing: its time ran out and the job was given back, or the "
+        f"job was updated or dropped; give jobs a longer lock_timeout, or extend() it in time"
+    )
+
+
+def refused(settle: Settle) -> AlreadySettled:
+    return AlreadySettled(
+        f"job {settle.entry.job_id} of queue {settle.queue!r} was settled before; the first settle "
+        f"stands"
+    )
+
+
+FINISHING = (Kind.ACK, Kind.REJECT, Kind.REFUSE)
+
+FINISHED = {
+    "queue_id": "bigint",
+    "job_id": "bigint",
+    "finished_at": "bigint",
+    "started_at": "bigint",
+}
+COUNTS = {"attempts": "integer", "deliveries": "integer"}
+COMPLETED = FINISHED | COUNTS
+FAILED = FINISHED | COUNTS | {"error": "text"}
+JOB_ERROR = {"job_id": "bigint", "failed_at": "bigint", "attempt": "integer", "error": "text"}
+
+LOCK = """
+    SELECT l.token, l.settled, l.claimed_at, {now} FROM (<source>) w
+    {join} {locks} l {by_key} ON l.token = w.token
+    ORDER BY l.token {for_update}"""
+
+EXTEND = "UPDATE {locks} SET locked_until = ? WHERE token = ? AND locked_until < ?"
+
+IS_KEPT = "SELECT id FROM {jobs} WHERE id = ?"
+
+IS_FAILED = "SELECT job_id FROM {failed} WHERE job_id = ?"
+
+IS_COMPLETED = """
+    SELECT job_id FROM {completed} WHERE queue_id = ? AND finished_at >= ? AND job_id = ? LIMIT 1"""
