@@ -4,6 +4,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# One more than two cores can run: tests wait about as much as they work. Each process has servers of
+# its own, and whoever is done first takes over from the others.
+PARALLEL := --numprocesses=3 --dist=worksteal
 
 .DEFAULT_GOAL := help
 .PHONY: help demo check test bench format clean
@@ -22,7 +25,7 @@ check: $(READY) ## Format, lint, types, layers and unit tests; no server, under 
 	@$(BIN)/pytest tests/unit -q
 
 test: $(READY) ## All tests, on SQLite, PostgreSQL and MariaDB servers of their own
-	@$(BIN)/pytest
+	@$(BIN)/pytest $(PARALLEL)
 
 bench: $(READY) ## Measure publishing against the raw limit of each database
 	@$(BIN)/python -m benchmarks.publish

@@ -1,14 +1,24 @@
 """Fixtures for every test: a database, a flavour of client, and both together."""
 
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
 
+import hypothesis
 import pytest
 
 from tests import flavours
 from tests.databases import NAMES, Database, Databases
 
 Connect = Callable[..., Awaitable[Any]]
+
+# PyMySQL reads all authorities that the machine trusts for each connection, which takes longer than
+# most tests. They vouch for none of our servers.
+os.environ["SSL_CERT_FILE"] = os.devnull
+
+# How long an example takes says how busy the machine is.
+hypothesis.settings.register_profile("shared machine", deadline=None)
+hypothesis.settings.load_profile("shared machine")
 
 
 @pytest.fixture(scope="session")

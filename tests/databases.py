@@ -3,13 +3,17 @@
 SQLite gets a new file for every test. PostgreSQL and MariaDB are started by `tests.servers`, unless
 an environment variable names one that runs already. A MySQL is used where `ROWMQ_TEST_MYSQL_URL`
 names one. A server that cannot be had is an error: no test is ever skipped for want of it.
+
+Tests that run in several processes share nothing: each process starts servers of its own, and makes
+a database of its own on a server that is named.
 """
 
 import os
 import secrets
+import shutil
 import sqlite3
-from collections.abc import Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -40,7 +44,7 @@ class Database:
         self.url = url
 
     def execute(self, sql: str, params: Sequence[Any] = ()) -> Rows:
-        """Run a statement on a connection of its own, committed."""
+        """Run a statement on a connection that nobody else uses, committed."""
         raise NotImplementedError
 
     def create(self) -> "Database":
@@ -49,6 +53,9 @@ class Database:
 
     def drop(self) -> None:
         """Let go of a database that `create` made."""
+
+    def keep_connection(self) -> None:
+        """Be asked often: until `drop`, keep a connection where a new one takes long."""
 
     def clean(self) -> None:
         """Empty every table of RowMQ's."""
@@ -69,17 +76,50 @@ class SQLiteDatabase(Database):
     def create(self) -> "SQLiteDatabase":
         return SQLiteDatabase(self.path.parent)
 
+    def copy(self) -> "SQLiteDatabase":
+        """Another one with the same content; nobody may be connected to this one."""
+        created = self.create()
+        shutil.copyfile(self.path, created.path)
+        return created
+
 
 class PostgresDatabase(Database):
     name = dialect = "postgres"
 
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.keeps = 0
+        self.kept: list[psycopg.Connection[Any]] = []
+
+    def keep_connection(self) -> None:
+        self.keeps = 1  # no more: a test that ends all other sessions asks for that on this one
+
+    @contextmanager
+    def connection(self) -> Iterator[psycopg.Connection[Any]]:
+        try:
+            connection = self.kept.pop()
+        except IndexError:
+            # Nothing is prepared, since tests change the tables that plans are made for.
+            connection = psycopg.connect(self.url, autocommit=True, prepare_threshold=None)
+        with ExitStack() as stack:
+            stack.callback(connection.close)
+            yield connection
+            if len(self.kept) < self.keeps:
+                stack.pop_all()
+                self.kept.append(connection)
+
     def execute(self, sql: str, params: Sequence[Any] = ()) -> Rows:
-        with psycopg.connect(self.url, autocommit=True) as connection:
+        with self.connection() as connection:
             cursor = connection.execute(sql, params or None)
             return cursor.fetchall() if cursor.description else []
 
     def clean(self) -> None:
-        self.execute(f"TRUNCATE {', '.join(TO_CLEAN)}")
+        """To truncate takes long, also what is empty; so that is looked at first."""
+        sizes = ", ".join(f"pg_relation_size('{table}')" for table in TO_CLEAN)
+        (row,) = self.execute(f"SELECT {sizes}")
+        used = [table for table, size in zip(TO_CLEAN, row, strict=True) if size]
+        if used:
+            self.execute(f"TRUNCATE {', '.join(used)}")
 
     def create(self) -> "PostgresDatabase":
         name = f"rowmq_{secrets.token_hex(6)}"
@@ -87,6 +127,8 @@ class PostgresDatabase(Database):
         return PostgresDatabase(urlsplit(self.url)._replace(path=f"/{name}").geturl())
 
     def drop(self) -> None:
+        while self.kept:
+            self.kept.pop().close()
         name = urlsplit(self.url).path[1:]
         outside = PostgresDatabase(urlsplit(self.url)._replace(path="/postgres").geturl())
         outside.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
@@ -146,22 +188,28 @@ class Databases:
         self.folder = folder
         self.stack = ExitStack()
         self.known: dict[str, Database] = {}
+        self.migrated: SQLiteDatabase | None = None
 
     def get(self, name: str) -> Database:
         """A migrated, empty database of a kind."""
         if name == "sqlite":
-            database: Database = SQLiteDatabase(self.folder)
-            rowmq.connect(database.url).close()
-            return database
+            return self._sqlite().copy()
         if name not in self.known:
             database = self._server(name).create()
             self.stack.callback(database.drop)
             with rowmq.connect(database.url) as mq:
                 mq.migrate()
+            database.keep_connection()
             self.known[name] = database
         else:
             self.known[name].clean()
         return self.known[name]
+
+    def _sqlite(self) -> SQLiteDatabase:
+        if self.migrated is None:
+            self.migrated = SQLiteDatabase(self.folder)
+            rowmq.connect(self.migrated.url).close()
+        return self.migrated
 
     def _server(self, name: str) -> Database:
         url = os.environ.get(f"ROWMQ_TEST_{name.upper()}_URL")

@@ -158,7 +158,7 @@ class ScheduledMessage(msgspec.Struct, Generic[T], frozen=True):
     at: datetime | None = None
     can_update: bool = True
     priority: int = 0
-    headers: Mapping[str, str] = {}
+    headers: Mapping[str, str] | None = None
 
 
 class QueueInfo(msgspec.Struct, frozen=True, kw_only=True):

@@ -444,7 +444,7 @@ async def test_a_server_that_never_answers(database: Database, flavour: str) -> 
         parts = urlsplit(database.url)
         url = f"{parts.scheme}://rowmq:x@127.0.0.1:{silent.getsockname()[1]}{parts.path}"
         with pytest.raises(errors.DatabaseUnreachable):
-            await flavours.connect(flavour, url, connect_timeout=2)
+            await flavours.connect(flavour, url, connect_timeout=1)  # psycopg takes two
 
 
 async def test_a_file_that_is_no_database(flavour: str, tmp_path: Path) -> None:

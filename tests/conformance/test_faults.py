@@ -354,7 +354,7 @@ async def test_sqlite_waits_for_another_writer(connect: Connect, database: SQLit
 
 async def test_a_lock_is_not_waited_for_for_ever(connect: Connect, database: Database) -> None:
     """As when `mq.publish` is written for `tx.publish`."""
-    mq = await connect(database.url, lock_timeout=1, retry_for=0)
+    mq = await connect(database.url, lock_timeout=0.2, retry_for=0)  # a second on MariaDB
     await mq.publish("t", 0, key="k")
     async with mq.transaction() as tx:
         await tx.publish("t", "inside", key="k")

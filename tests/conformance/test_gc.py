@@ -250,7 +250,7 @@ async def test_busy_partitions_are_collected(mq: Any, connect: Connect, database
     stopped = True
     await asyncio.gather(*tasks)
     assert len(await kept(mq)) == published
-    found = await consume(mq, "t", "g", published)
+    found = await consume(mq, "t", "g", published, max_in_flight=published)
     assert len(found) == published
 
 

@@ -4,41 +4,28 @@ The statements are not copied: they are watched while real calls run, and then e
 parameters they had.
 """
 
-import json
 import re
-import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pymysql
 import pytest
-from psycopg import sql as composed
 
 import rowmq
 from rowmq import Message, store
 from rowmq.store.statement import Statement
-from tests.databases import Database, Databases, MySQLDatabase, SQLiteDatabase
+from tests.databases import Database, Databases, MySQLDatabase
+from tests.plans import LARGE_TABLES, reads_of, scans_of
 
 HUGE = 100_000
 PARTITIONS = 2_000
 EACH = 20
 WIDE = 20_000
 NARROW = 50
-LARGE_TABLES = (
-    "messages",
-    "partitions",
-    "topics",
-    "groups",
-    "offsets",
-    "delivery_state",
-    "subscribers",
-    "dead_letters",
-)
 
 SERIES = {
     "sqlite": "WITH RECURSIVE s(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM s WHERE n < {count}) ",
@@ -202,8 +189,7 @@ def test_hot_statements_use_indexes_only(
     assert count >= 100_000
     statements = watched(subject)
     assert len({statement.name for statement in statements}) >= 5
-    explain = {"sqlite": scans_of_sqlite, "postgres": scans_of_postgres, "mysql": scans_of_mysql}
-    scans = explain[subject.dialect](subject, statements)
+    scans = scans_of(subject, statements)
     assert scans == []
 
 
@@ -363,8 +349,7 @@ def test_statements_of_groups_use_indexes_only(
     every = [*found["wide"], *found["narrow"]]
     statements = [s for s in every if s.name not in ALL_OF_A_TOPIC | ALL_OF_A_GROUP]
     assert len({s.name for s in statements}) >= 25
-    explain = {"sqlite": scans_of_sqlite, "postgres": scans_of_postgres, "mysql": scans_of_mysql}
-    assert explain[subject.dialect](subject, statements) == []
+    assert scans_of(subject, statements) == []
 
 
 def test_statements_about_a_topic_read_that_topic_only(
@@ -376,8 +361,7 @@ def test_statements_about_a_topic_read_that_topic_only(
     statements = [
         s for s in of_groups(database.name)["narrow"] if s.name in ALL_OF_A_TOPIC | ALL_OF_A_GROUP
     ]
-    count = {"sqlite": reads_of_sqlite, "postgres": reads_of_postgres, "mysql": reads_of_mysql}
-    reads = count[subject.dialect](subject, statements)
+    reads = reads_of(subject, statements)
     assert {what: rows for what, rows in reads.items() if rows > READ_MAX} == {}
 
 
@@ -387,86 +371,8 @@ def test_reading_too_much_would_be_seen(
     """The counting itself must be able to fail."""
     subject = large(database.name)
     sql = "SELECT COUNT(*) FROM rowmq_offsets WHERE offset_delivered = 77"
-    count = {"sqlite": reads_of_sqlite, "postgres": reads_of_postgres, "mysql": reads_of_mysql}
-    reads = count[subject.dialect](subject, [Statement("a scan", sql)])
+    reads = reads_of(subject, [Statement("a scan", sql)])
     assert min(reads.values()) > 3 * WIDE
-
-
-INSTRUCTIONS_PER_ROW = 3
-"""How many steps SQLite takes at least for a row that it looks at."""
-
-
-def reads_of_sqlite(database: Database, statements: list[Statement]) -> dict[str, float]:
-    """How many rows each statement may have looked at, by what the virtual machine had to do."""
-    assert isinstance(database, SQLiteDatabase)
-    reads: dict[str, float] = {}
-    with closing(sqlite3.connect(database.path, isolation_level=None)) as connection:
-        for s in statements:
-            steps = 0
-
-            def step() -> int:
-                nonlocal steps
-                steps += 1
-                return 0
-
-            connection.execute("BEGIN")
-            connection.set_progress_handler(step, 10)
-            connection.execute(s.sql, s.params).fetchall()
-            connection.set_progress_handler(None, 0)
-            connection.execute("ROLLBACK")
-            reads[s.name] = max(reads.get(s.name, 0), steps * 10 / INSTRUCTIONS_PER_ROW)
-    return reads
-
-
-def reads_of_postgres(database: Database, statements: list[Statement]) -> dict[str, float]:
-    reads: dict[str, float] = {}
-    with psycopg.connect(database.url, autocommit=True) as connection:
-        for mode in ("force_custom_plan", "force_generic_plan"):
-            connection.execute(f"SET plan_cache_mode = {mode}")
-            for number, s in enumerate(statements):
-                connection.execute(f"PREPARE {mode}_{number} AS {s.sql}")
-                values = [composed.Literal(value) for value in s.params]
-                arguments = composed.SQL("({})").format(composed.SQL(", ").join(values))
-                query = composed.SQL("EXPLAIN (ANALYZE, FORMAT JSON) EXECUTE {}{}").format(
-                    composed.Identifier(f"{mode}_{number}"),
-                    arguments if values else composed.SQL(""),
-                )
-                with connection.transaction(force_rollback=True):
-                    row = connection.execute(query).fetchone()
-                assert row is not None
-                reads[f"{s.name} ({mode})"] = rows_of(row[0][0]["Plan"])
-    return reads
-
-
-def rows_of(plan: dict[str, Any]) -> float:
-    """The rows that all parts of a plan have looked at."""
-    removed = (
-        "Rows Removed by Filter",
-        "Rows Removed by Join Filter",
-        "Rows Removed by Index Recheck",
-    )
-    rows = plan["Actual Rows"] + sum(plan.get(key, 0) for key in removed)
-    below = sum(rows_of(child) for child in plan.get("Plans", []))
-    return float(rows * plan["Actual Loops"] if "Scan" in plan["Node Type"] else 0) + below
-
-
-def reads_of_mysql(database: Database, statements: list[Statement]) -> dict[str, float]:
-    assert isinstance(database, MySQLDatabase)
-    reads: dict[str, float] = {}
-    with pymysql.connect(**database.options()) as connection, connection.cursor() as cursor:
-
-        def total() -> int:
-            cursor.execute("SHOW SESSION STATUS LIKE 'Handler_read%'")
-            return sum(int(value) for _, value in cursor.fetchall())
-
-        itself = -total() + total()  # what the counting counts
-        for s in statements:
-            before = total()
-            cursor.execute(s.sql, list(s.params) or None)
-            cursor.fetchall()
-            reads[s.name] = max(reads.get(s.name, 0), total() - before - itself)
-            connection.rollback()
-    return reads
 
 
 SCANS = {
@@ -484,82 +390,7 @@ def test_a_scan_would_be_seen(
     """The explaining itself must be able to fail."""
     subject = large(database.name)
     scan = [Statement("a scan", sql)]
-    explain = {"sqlite": scans_of_sqlite, "postgres": scans_of_postgres, "mysql": scans_of_mysql}
-    found = explain[subject.dialect](subject, scan)
+    found = scans_of(subject, scan)
     assert found != []
     if subject.dialect == "postgres":
         assert all(("Index" in each) == ("ORDER BY" in sql) for each in found), found
-
-
-def scans_of_sqlite(database: Database, statements: list[Statement]) -> list[str]:
-    assert isinstance(database, SQLiteDatabase)
-    found = []
-    with closing(sqlite3.connect(database.path)) as connection:
-        for s in statements:
-            plan = connection.execute("EXPLAIN QUERY PLAN " + s.sql, s.params).fetchall()
-            found += [f"{s.name}: {row[3]}" for row in plan if is_scan(row[3])]
-    return found
-
-
-def is_scan(step: str) -> bool:
-    """Whether a step of SQLite's reads a whole table, if only to make an index of its own."""
-    given = ("CONSTANT ROW" in step, step in ("SCAN w", "SCAN s"), step.startswith("SCAN ("))
-    return "AUTOMATIC" in step or (step.startswith("SCAN") and not any(given))
-
-
-def scans_of_postgres(database: Database, statements: list[Statement]) -> list[str]:
-    """As prepared statements are planned: once for the parameters, and once for any."""
-    found = []
-    with psycopg.connect(database.url, autocommit=True) as connection:
-        for mode in ("force_custom_plan", "force_generic_plan"):
-            connection.execute(f"SET plan_cache_mode = {mode}")
-            for number, s in enumerate(statements):
-                name = f"{mode}_{number}"
-                connection.execute(f"PREPARE {name} AS {s.sql}")
-                values = [composed.Literal(value) for value in s.params]
-                arguments = composed.SQL("({})").format(composed.SQL(", ").join(values))
-                query = composed.SQL("EXPLAIN (FORMAT JSON) EXECUTE {}{}").format(
-                    composed.Identifier(name), arguments if values else composed.SQL("")
-                )
-                row = connection.execute(query).fetchone()
-                assert row is not None
-                plan = row[0] if isinstance(row[0], list) else json.loads(row[0])
-                found += [f"{s.name} ({mode}): {scan}" for scan in full_scans(plan[0]["Plan"])]
-    return found
-
-
-def full_scans(plan: dict[str, Any]) -> list[str]:
-    """The parts of a plan that read all of a large table, or all of an index of one."""
-    kind, relation = plan["Node Type"], plan.get("Relation Name", "")
-    large = relation in {f"rowmq_{table}" for table in LARGE_TABLES}
-    # The index of a bitmap scan stands below it, without the name of its table.
-    by_index = kind in ("Index Scan", "Index Only Scan", "Bitmap Index Scan")
-    unbound = by_index and "Index Cond" not in plan
-    found = []
-    if (large and (kind == "Seq Scan" or unbound)) or (unbound and not relation):
-        found.append(f"{kind} of {relation or plan['Index Name']}")
-    for child in plan.get("Plans", []):
-        found += full_scans(child)
-    return found
-
-
-def scans_of_mysql(database: Database, statements: list[Statement]) -> list[str]:
-    assert isinstance(database, MySQLDatabase)
-    found = []
-    with (
-        pymysql.connect(**database.options(), cursorclass=pymysql.cursors.DictCursor) as connection,
-        connection.cursor() as cursor,
-    ):
-        for s in statements:
-            if s.sql.strip().startswith("INSERT") and "SELECT" not in s.sql:
-                continue  # of values: there is nothing to look up
-            cursor.execute("EXPLAIN FORMAT=TRADITIONAL " + s.sql, list(s.params) or None)
-            for row in cursor.fetchall():
-                table = str(row["table"] or "")
-                if table.startswith("<") or row["type"] is None:
-                    continue  # a list of parameters
-                if row["select_type"] == "INSERT":
-                    continue  # the table that is written to
-                if row["type"] in ("ALL", "index") or int(row["rows"] or 0) > 10_000:
-                    found.append(f"{s.name}: {row['type']} of {table}, {row['rows']} rows")
-    return found

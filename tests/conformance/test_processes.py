@@ -26,7 +26,8 @@ from rowmq import Message
 from tests.choices import async_only, on_servers
 from tests.conformance.test_faults import cut_connections
 from tests.consuming import eventually
-from tests.databases import Database
+from tests.databases import NAMES, Database
+from tests.flavours import FLAVOURS
 from tests.processes.worker import GROUP, TOPIC, Event, parse
 
 Place = tuple[str, int]
@@ -37,7 +38,16 @@ LEASE_SECONDS = 1.0
 BACKLOG_MAX = 200
 
 on_postgres = pytest.mark.parametrize("database", ["postgres"], indirect=True)
-strict_or_not = pytest.mark.parametrize("strict", [True, False], ids=["strict", "free"])
+# Each two of database, flavour and mode meet.
+in_pairs = pytest.mark.parametrize(
+    ("database", "flavour", "strict"),
+    [
+        (database, flavour, (number + place) % 2 == 0)
+        for number, database in enumerate(NAMES)
+        for place, flavour in enumerate(FLAVOURS)
+    ],
+    indirect=["database", "flavour"],
+)
 
 
 def some(*cases: tuple[str, bool]) -> pytest.MarkDecorator:
@@ -326,7 +336,7 @@ def test_workers_killed_at_any_moment_lose_nothing(
         crew.check()
 
 
-@strict_or_not
+@in_pairs
 def test_a_worker_paused_beyond_its_lease_settles_nothing_and_works_on(
     database: Database, flavour: str, tmp_path: Path, strict: bool
 ) -> None:

@@ -20,6 +20,7 @@ from tests.databases import Database
 on_postgres = pytest.mark.parametrize("database", ["postgres"], indirect=True)
 
 BEAT_SECONDS = 0.5
+PATIENCE_SECONDS = 120.0  # the machine may be busy with other tests
 
 FREE = "SELECT partition_id FROM rowmq_offsets WHERE leased_by = 0 ORDER BY partition_id"
 
@@ -51,7 +52,7 @@ def shares(subs: list[Any]) -> list[int]:
 async def settled(subs: list[Any], partitions: int) -> None:
     """Wait until everybody has a fair share."""
     fair = [fair_share(partitions, len(subs), rank) for rank in range(len(subs))]
-    await eventually(lambda: shares(subs) == fair, seconds=30)
+    await eventually(lambda: shares(subs) == fair, seconds=PATIENCE_SECONDS)
     assert len({key for sub in subs for key in sub.owned}) == partitions
 
 
@@ -68,7 +69,10 @@ class Beats:
 
 
 @async_only
-async def test_ten_thousand_partitions_are_shared_by_twenty_and_then_by_fifteen(mq: Any) -> None:
+async def test_ten_thousand_partitions_are_shared_by_twenty_and_then_by_fifteen(
+    connect: Connect, database: Database
+) -> None:
+    mq = await connect(database.url, pool_timeout=PATIENCE_SECONDS)
     await publish(mq, 10_000)
     beats = Beats(mq)
     subs = await subscribe(mq, 20)

@@ -185,7 +185,8 @@ def test_ids_are_never_given_twice(database: Database) -> None:
     """A partition that is deleted takes its id with it: an offset row of it cannot be mistaken."""
     for table, insert in {
         "partitions": "(topic, partition_key, next_offset) VALUES ('t', 'k', 1)",
-        "jobs": "(created_at, priority, encoding, queue, kind, payload) VALUES (0,0,0,'q','k','')",
+        "queues": "(queue, created_at) VALUES ('q', 0)",
+        "lanes": "(queue_id, precedence, kind) VALUES (1, 0, '')",
         "groups": "(topic, consumer_group, start_at, created_at) VALUES ('t', 'g', 'e', 0)",
     }.items():
         seen = []

@@ -56,9 +56,11 @@ class Claimer:
     def take(self, limit: int, lock_us: int, *, newest: bool = False) -> Steps[list[Claimed]]:
         """Claim up to so many jobs that are due."""
         while True:
-            fresh = newest or not self._busy or time.monotonic() >= self._look_at
+            began = time.monotonic()
+            fresh = newest or not self._busy or began >= self._look_at
             if fresh:
                 yield from self.look()
+                self._cursors = {}
             if not self.lanes:
                 self._busy = False
                 return []
@@ -67,7 +69,6 @@ class Claimer:
                 lane: HEAD_OF_LANE if fresh else self._cursors.get(lane.id, HEAD_OF_LANE)
                 for lane in self.lanes
             }
-            began = time.monotonic()
             jobs: list[ClaimedJob] = yield partial(
                 self._desk.repeat,
                 partial(

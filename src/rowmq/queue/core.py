@@ -3,7 +3,7 @@
 import logging
 import random
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
@@ -24,7 +24,7 @@ from rowmq.store.jobs import Offer, Posting, posting_of
 from rowmq.store.queues import Settings
 from rowmq.store.settles import Kind
 from rowmq.store.topics import check_limit, check_retention
-from rowmq.times import Duration, to_micros, to_seconds
+from rowmq.times import Duration, from_micros, to_micros, to_seconds
 
 __all__ = ["CONFIRMATION", "Core", "NewJob", "check_order"]
 
@@ -76,7 +76,8 @@ class Core:
 
     def put_many(self, payloads: Iterable[Any], connection: Any, **how: Any) -> Steps[list[Any]]:
         """Add jobs, all or none."""
-        if isinstance(payloads, str | bytes | dict) or not isinstance(payloads, Iterable):
+        single = isinstance(payloads, str | bytes | bytearray | memoryview | Mapping)
+        if single or not isinstance(payloads, Iterable):
             raise InvalidInput(
                 f"put_many takes a list of payloads, not a {type(payloads).__name__}"
             )
@@ -108,7 +109,7 @@ class Core:
             self.view.queue,
             self.view.kind,
             payload,
-            at=None if at is None else to_micros(at),
+            at=None if at is None else due_micros(at),
             delay_us=0 if delay is None else round(to_seconds(delay, name="delay") * 1_000_000),
             priority=priority,
             key=check_key(key),
@@ -241,7 +242,8 @@ class Core:
         pause = min(longest, PAUSE_SECONDS_FIRST * PAUSE_GROWTH**empty)
         pause *= random.uniform(0.75, 1.0)  # never in step with others
         due = self.claimer.next_due
-        return pause if due is None else min(pause, max(due, 0.001))
+        # What is due and was not to be had, others have, or a limit keeps back.
+        return pause if due is None or due <= 0 else min(pause, max(due, 0.001))
 
     def settle(self, wanted: Sequence[Wanted], connection: Any) -> Steps[None]:
         """Settle claimed jobs."""
@@ -329,7 +331,6 @@ class Core:
                 prune = partial(archive.prune, self.view.queue, state=chosen, older_than_us=age)
                 done = yield partial(self.desk.run, prune, connection)
                 total += done
-        yield partial(self.desk.run, partial(archive.jobs.lines.forget_empty, BATCH), connection)
         return total
 
     def drop(self, key: str, connection: Any) -> Steps[bool]:
@@ -377,7 +378,7 @@ class Core:
             keep_completed=flag("keep_completed", keep_completed),
             keep_failed=flag("keep_failed", keep_failed),
             retention_us=check_retention(retention),
-            failed_retention_us=check_retention(failed_retention),
+            failed_retention_us=check_retention(failed_retention, name="failed_retention"),
             max_payload_bytes=check_limit(max_payload_bytes),
             max_in_flight=permits("max_in_flight", max_in_flight),
             rate=permits("rate", rate),
@@ -397,6 +398,16 @@ def delivered_too_often(facts: Facts, view: View) -> str | None:
     if most is None or facts.deliveries <= most:
         return None
     return f"it was claimed {facts.deliveries} times, and max_deliveries is {most}"
+
+
+def due_micros(at: datetime) -> int:
+    """A time that can be stored and be told again, in UTC."""
+    micros = to_micros(at)
+    try:
+        from_micros(micros)
+    except OverflowError:
+        raise InvalidOption(f"{at!r} is not within the years 1 to 9999 in UTC") from None
+    return micros
 
 
 def needed(key: str) -> str:
@@ -431,13 +442,13 @@ def older_than_us(older_than: Duration) -> int:
 
 def check_ids(ids: Iterable[Any]) -> list[int]:
     """Job ids, each once: numbers, or jobs that have them."""
-    if isinstance(ids, str | int) or not isinstance(ids, Iterable):
+    if isinstance(ids, str | bytes | int) or not isinstance(ids, Iterable):
         raise InvalidOption(f"ids must be a list of job ids, not {ids!r}")
-    found = {getattr(id, "id", id) for id in ids}
+    found = [getattr(id, "id", id) for id in ids]
     for id in found:
         if type(id) is not int or not 0 <= id < 2**62:
             raise InvalidOption(f"a job id is a whole number, not {id!r}")
-    return sorted(found)
+    return sorted(set(found))
 
 
 def flag(name: str, value: bool | None) -> bool | None:

@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeVar
 
 from rowmq.drivers.base import Steps, SyncDriver
 from rowmq.drivers.watching import Notifier
-from rowmq.errors import AlreadySettled, StaleLease
+from rowmq.errors import AlreadySettled, ConnectionLost, StaleLease
 from rowmq.message import Outcome
 from rowmq.options import own_name
 from rowmq.queue.claiming import Claimer
@@ -20,7 +20,7 @@ from rowmq.queue.view import View
 from rowmq.queue.waiting import Waiter, Waiters
 from rowmq.store.jobs import Offer, Posting
 from rowmq.store.queues import IDS_A_BLOCK, wake_name
-from rowmq.store.settles import Settle
+from rowmq.store.settles import Settle, refused
 from rowmq.store.statement import Operation
 from rowmq.store.store import Store
 
@@ -116,7 +116,7 @@ class Desk:
             ids += block[:wanted]
             if block[wanted:] and (connection is None or not queues.ids_roll_back):
                 self.ids.add(block[wanted:])
-        return ids
+        return sorted(ids)
 
     def _notify(self, postings: Iterable[Posting], connection: Any) -> frozenset[str]:
         names = {wake_name(posting.lane.queue) for posting in postings}
@@ -150,7 +150,8 @@ class Desk:
         try:
             while done < len(wanted):
                 part = wanted[done : done + SETTLES_MAX]
-                outcomes = yield from self._settle([item.settle for item in part], connection)
+                outcomes = yield from self._settle(part, connection)
+                outcomes = yield from self._explained(part, outcomes)
                 errors += conclude(part, outcomes, committed=connection is None)
                 done += len(part)
         except BaseException:
@@ -161,9 +162,13 @@ class Desk:
         if errors:
             raise errors[0]
 
-    def _settle(self, settles: list[Settle], connection: Any) -> Steps[Sequence[Exception | None]]:
+    def _settle(
+        self, wanted: Sequence[Wanted], connection: Any
+    ) -> Steps[Sequence[Exception | None]]:
+        settles = [item.settle for item in wanted]
         if connection is not None:
-            operation = partial(self.store.settles.settle_or_raise, settles)
+            doubtful = [place for place, item in enumerate(wanted) if item.ticket.tentative]
+            operation = partial(self.store.settles.settle_or_raise, settles, doubtful)
             outcomes: list[Exception | None] = yield partial(self.run, operation, connection)
             return outcomes
         if len(settles) == 1 and settles[0].plain:
@@ -174,6 +179,20 @@ class Desk:
             return [None]
         outcomes = yield partial(self.settle_now, settles)
         return outcomes
+
+    def _explained(
+        self, wanted: Sequence[Wanted], outcomes: Sequence[Exception | None]
+    ) -> Steps[Sequence[Exception | None]]:
+        """What was settled in a transaction of the caller's, and is done, is not stale."""
+        told: list[Exception | None] = []
+        for (ticket, settle), outcome in zip(wanted, outcomes, strict=True):
+            if isinstance(outcome, StaleLease) and ticket.tentative:
+                was_settled = partial(self.store.settles.was_settled, settle)
+                settled: bool = yield partial(self.run, was_settled)
+                told.append(refused(settle) if settled else outcome)
+            else:
+                told.append(outcome)
+        return told
 
     def settle_now(self, settles: Sequence[Settle]) -> Any:
         """Settle jobs in one transaction; None, or why not, for each."""
@@ -202,12 +221,19 @@ class Spare:
 
 
 class Repeated:
-    """Makes an operation, and tells it whether it was made before."""
+    """Makes an operation, and tells it whether it may have been committed before: if it came to its
+    COMMIT, or if the connection was lost. After any other error it was not.
+    """
 
     def __init__(self, operation: Callable[..., Operation[Any]]) -> None:
         self._operation = operation
         self._again = False
 
     def __call__(self) -> Operation[Any]:
-        again, self._again = self._again, True
-        return self._operation(again=again)
+        try:
+            result = yield from self._operation(again=self._again)
+        except ConnectionLost:
+            self._again = True
+            raise
+        self._again = True
+        return result

@@ -20,7 +20,7 @@ from rowmq.queue.core import Core, check_order, told
 from rowmq.queue.job import claimed_facts
 from rowmq.queue.ticket import Wanted, wanted_of
 from rowmq.store.holds import HeldJob
-from rowmq.store.settles import Kind, Settle
+from rowmq.store.settles import SAME_PLACE, Kind, Settle
 from rowmq.times import Duration
 from rowmq.transaction import AsyncTransaction, Guard, Transaction, guard_of
 
@@ -28,7 +28,8 @@ __all__ = ["AsyncHolder", "Holder"]
 
 log = logging.getLogger("rowmq")
 
-DIED = "its process died while it held the job"
+PASSED_OVER_MAX = 100
+"""How many jobs are passed over because somebody has their key."""
 
 
 class _Holder:
@@ -57,12 +58,12 @@ class _Holder:
         yield from self.core.claimer.look()
         return bool(self.core.claimer.lanes)
 
-    def take(self, tx: Any) -> Steps[HeldJob | None]:
-        """Lock a job for a transaction."""
+    def take(self, tx: Any, passed: set[int]) -> Steps[HeldJob | int | None]:
+        """Lock a job for a transaction. A number is a job to pass over in the next one."""
         lanes = self.core.claimer.lanes
-        take = partial(self.store.holds.take, lanes, newest=self.newest)
-        held: HeldJob | None = yield partial(self.core.desk.run, take, tx)
-        return held
+        take = partial(self.store.holds.take, lanes, newest=self.newest, passed=passed)
+        held: HeldJob | int | None = yield partial(self.core.desk.run, take, tx)
+        return held if len(passed) < PASSED_OVER_MAX else None
 
     def facts_of(self, held: HeldJob) -> tuple[Any, str | None]:
         """What a held job shows, and why it is not to be tried, if so."""
@@ -73,9 +74,11 @@ class _Holder:
         claimed = Claimed(held.job._replace(entry=entry), held.lane, 0)
         facts, error = claimed_facts(claimed, self.core.view)
         if error is None and held.failures >= self.max_failures:
-            error = f"{DIED}; it failed {held.failures} times, and max_failures is "
-            error += str(self.max_failures)
+            error = self.too_often(held.failures, f"in {starts} of them its process died")
         return facts, error
+
+    def too_often(self, failures: int, how: str) -> str:
+        return f"it failed {failures} times ({how}), and max_failures is {self.max_failures}"
 
     def refusal(self, held: HeldJob, error: str) -> Settle:
         """A job that is failed without being tried."""
@@ -88,13 +91,10 @@ class _Holder:
     def done(self, held: HeldJob) -> Settle:
         return held.settle(Kind.ACK, attempts=held.failures + 1)
 
-    def fail(self, held: HeldJob, error: BaseException) -> Any:
-        """Count a failure, or, if it was none of the job's, take back that it was started."""
-        holds = self.store.holds
-        if not isinstance(error, Exception):
-            return self.core.desk.run(partial(holds.unmark, held))
-        fail = partial(holds.fail, held, error=told(error), max_failures=self.max_failures)
-        return self.core.desk.run(fail)
+    def fail(self, held: HeldJob, error: Exception) -> Any:
+        """Count a failure."""
+        fail = partial(self.store.holds.fail, error=told(error), max_failures=self.max_failures)
+        return self.core.desk.run(partial(fail, held))
 
     # --- the fenced equivalent --------------------------------------------------------------------
 
@@ -105,10 +105,16 @@ class _Holder:
             if not jobs:
                 return None
             job = jobs[0]
+            # A delivery that was not settled is a death: an attempt, and a failure.
+            ticket = job._ticket  # noqa: SLF001 - our own
+            entry = ticket.claimed.job.entry
+            counted = entry._replace(attempts=entry.deliveries - 1)
+            ticket.claimed = ticket.claimed._replace(job=ticket.claimed.job._replace(entry=counted))
+            facts, _ = claimed_facts(ticket.claimed, self.core.view)
+            job = self.core.new_job(facts, ticket)
             if job.deliveries <= self.max_failures:
                 return job
-            error = f"{DIED}; it failed {job.deliveries - 1} times, and max_failures is "
-            error += str(self.max_failures)
+            error = self.too_often(job.deliveries - 1, "or its process died")
             wanted = wanted_of(job._ticket, Kind.REFUSE, error=error)  # noqa: SLF001 - our own
             yield from self.core.settle([wanted], None)
 
@@ -126,7 +132,8 @@ class _Holder:
             wanted = wanted_of(ticket, Kind.REJECT, error=told(error))
         else:
             # At once, and as often as `max_failures` says: the handle's strategy has no part in it.
-            wanted = Wanted(ticket, ticket.settle(Kind.NACK, error=told(error)))
+            settle = ticket.settle(Kind.NACK, delay_us=SAME_PLACE, error=told(error))
+            wanted = Wanted(ticket, settle)
         yield from self.core.settle([wanted], None)
 
 
@@ -140,15 +147,19 @@ class Holder(_Holder):
 
     @contextlib.contextmanager
     def _open(self) -> Iterator[Any]:
+        passed: set[int] = set()
         while True:
             if not take_steps(self.find()):
                 yield None
                 return
-            held: HeldJob | None = None
+            held: HeldJob | int | None = None
             marked = False
             try:
                 with self.mq.transaction() as tx:
-                    held = take_steps(self.take(tx))
+                    held = take_steps(self.take(tx, passed))
+                    if isinstance(held, int):
+                        passed.add(held)
+                        continue
                     if held is None:
                         yield None
                         return
@@ -158,10 +169,19 @@ class Holder(_Holder):
                         continue
                     self.core.desk.spare.run(partial(self.store.holds.mark, held))
                     marked = True
-                    yield self.core.new_job(facts, None, tx)
+                    try:
+                        yield self.core.new_job(facts, None, tx)
+                    except Exception:
+                        raise
+                    except BaseException:
+                        # No failure of the job's; and while its row is locked, nobody counts it.
+                        marked = False
+                        with told_if_it_fails():
+                            self.core.desk.spare.run(partial(self.store.holds.unmark, held))
+                        raise
                     self.finish(held, self.done(held), tx)
-            except BaseException as error:
-                if held is not None and marked:
+            except Exception as error:
+                if isinstance(held, HeldJob) and marked:
                     with told_if_it_fails():
                         self.fail(held, error)
                 raise
@@ -194,15 +214,19 @@ class AsyncHolder(_Holder):
 
     @contextlib.asynccontextmanager
     async def _open(self) -> AsyncIterator[Any]:
+        passed: set[int] = set()
         while True:
             if not await take_steps_async(self.find()):
                 yield None
                 return
-            held: HeldJob | None = None
+            held: HeldJob | int | None = None
             marked = False
             try:
                 async with self.mq.transaction() as tx:
-                    held = await take_steps_async(self.take(tx))
+                    held = await take_steps_async(self.take(tx, passed))
+                    if isinstance(held, int):
+                        passed.add(held)
+                        continue
                     if held is None:
                         yield None
                         return
@@ -213,10 +237,22 @@ class AsyncHolder(_Holder):
                     mark = partial(self.store.holds.mark, held)
                     await asyncio.to_thread(self.core.desk.spare.run, mark)
                     marked = True
-                    yield self.core.new_job(facts, None, tx)
+                    try:
+                        yield self.core.new_job(facts, None, tx)
+                    except Exception:
+                        raise
+                    except BaseException:
+                        # No failure of the job's; and while its row is locked, nobody counts it.
+                        marked = False
+                        with told_if_it_fails():
+                            unmark = partial(self.store.holds.unmark, held)
+                            await asyncio.shield(
+                                asyncio.to_thread(self.core.desk.spare.run, unmark)
+                            )
+                        raise
                     await self.finish(held, self.done(held), tx)
-            except BaseException as error:
-                if held is not None and marked:
+            except Exception as error:
+                if isinstance(held, HeldJob) and marked:
                     with told_if_it_fails():
                         await self.fail(held, error)
                 raise

@@ -18,9 +18,12 @@ class Ids:
         """There are none: at the start, and in a forked child, since the parent has them."""
         self._lock = threading.Lock()
         self._free: list[range] = []
+        self._last = 0
 
     def take(self, count: int) -> list[int]:
-        """Up to so many ids, in order."""
+        """Up to so many ids, each higher than those before: they decide the order of jobs that are
+        due at the same time.
+        """
         taken: list[int] = []
         with self._lock:
             while self._free and len(taken) < count:
@@ -29,9 +32,11 @@ class Ids:
                 taken += block[:wanted]
                 if block[wanted:]:
                     self._free.insert(0, block[wanted:])
+            self._last = max([self._last, *taken[-1:]])
         return taken
 
     def add(self, block: range) -> None:
-        """Have more of them."""
+        """Have more of them; but for a block that comes too late to be in order."""
         with self._lock:
-            self._free.append(block)
+            if block.start > self._last:
+                self._free = sorted([*self._free, block], key=lambda block: block.start)

@@ -312,6 +312,7 @@ def claimed_facts(claimed: Claimed, view: View) -> tuple[Facts, str | None]:
     """Of a job that was claimed, and why its payload cannot be read, if it cannot."""
     job, lane, _ = claimed
     payload, error = payload_of(job.payload, job.encoding, view.type)
+    headers, problem = headers_of(job.headers)
     facts = Facts(
         id=job.entry.job_id,
         queue=lane.queue,
@@ -319,7 +320,7 @@ def claimed_facts(claimed: Claimed, view: View) -> tuple[Facts, str | None]:
         payload=payload,
         key=job.key,
         ordering_key=job.ordering_key,
-        headers=decode_headers(job.headers),
+        headers=headers,
         priority=-lane.precedence,
         created_at=from_micros(job.created_at),
         due_at=from_micros(job.entry.due_at),
@@ -327,7 +328,7 @@ def claimed_facts(claimed: Claimed, view: View) -> tuple[Facts, str | None]:
         attempts=job.entry.attempts,
         deliveries=job.entry.deliveries,
     )
-    return facts, error
+    return facts, error or problem
 
 
 def recorded_facts(record: Record, view: View) -> Facts:
@@ -344,7 +345,7 @@ def recorded_facts(record: Record, view: View) -> Facts:
         payload=payload,
         key=record.key,
         ordering_key=record.ordering_key,
-        headers=decode_headers(record.headers),
+        headers=headers_of(record.headers)[0],
         priority=record.priority,
         created_at=from_micros(record.created_at),
         due_at=from_micros(record.due_at),
@@ -354,6 +355,14 @@ def recorded_facts(record: Record, view: View) -> Facts:
         error=record.error,
         finished_at=None if record.finished_at is None else from_micros(record.finished_at),
     )
+
+
+def headers_of(text: str | None) -> tuple[dict[str, str], str | None]:
+    """Headers, or why they cannot be read: another program may have written them."""
+    try:
+        return decode_headers(text), None
+    except msgspec.MsgspecError as error:
+        return {}, f"the headers cannot be read: {error}"
 
 
 def payload_of(data: bytes, encoding: int, type: Any) -> tuple[Any, str | None]:

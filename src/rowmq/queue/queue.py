@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any, Self, TypeVar
 
 from rowmq.drivers.base import take_steps, take_steps_async
+from rowmq.errors import InvalidInput
 from rowmq.message import JobError, Outcome, ScheduledMessage, State
 from rowmq.queue.desk import Desk
 from rowmq.queue.holding import AsyncHolder, Holder
@@ -35,6 +36,10 @@ class Queue(Poller[T]):
         """What the queue is called."""
         return self._core.view.queue
 
+    def _in(self, connection: Any) -> Any:
+        """The transaction to write in; None is one of our own."""
+        return self._connection if connection is None else connection
+
     # --- put and offer ----------------------------------------------------------------------------
 
     def put(
@@ -58,7 +63,7 @@ class Queue(Poller[T]):
         job: Job[T] = take_steps(
             self._core.put(
                 payload,
-                connection or self._connection,
+                self._in(connection),
                 delay=delay,
                 at=at,
                 priority=priority,
@@ -84,7 +89,7 @@ class Queue(Poller[T]):
         return take_steps(
             self._core.put_many(
                 payloads,
-                connection or self._connection,
+                self._in(connection),
                 delay=delay,
                 at=at,
                 priority=priority,
@@ -108,7 +113,7 @@ class Queue(Poller[T]):
         CREATED if there was none. UPDATED if there was: also one that is being worked on, whose
         lock becomes void. IGNORED if it was the same already.
         """
-        message = ScheduledMessage(key, payload, at, True, priority, headers or {})
+        message = ScheduledMessage(key, payload, at, True, priority, headers)
         return self._offer([message], connection)[0]
 
     def offer_if_not_exists(
@@ -122,18 +127,18 @@ class Queue(Poller[T]):
         connection: Any = None,
     ) -> Outcome:
         """Add a job, unless there is a live one with this key: CREATED or IGNORED."""
-        message = ScheduledMessage(key, payload, at, False, priority, headers or {})
+        message = ScheduledMessage(key, payload, at, False, priority, headers)
         return self._offer([message], connection)[0]
 
     def offer_batch(
         self, messages: Iterable[ScheduledMessage[T]], *, connection: Any = None
     ) -> list[tuple[ScheduledMessage[T], Outcome]]:
         """Offer many jobs in one transaction, one after the other; each with its outcome."""
-        given = list(messages)
+        given = messages_of(messages)
         return list(zip(given, self._offer(given, connection), strict=True))
 
     def _offer(self, messages: list[ScheduledMessage[T]], connection: Any) -> list[Outcome]:
-        return take_steps(self._core.offer(messages, connection or self._connection))
+        return take_steps(self._core.offer(messages, self._in(connection)))
 
     # --- look at jobs -----------------------------------------------------------------------------
 
@@ -171,7 +176,7 @@ class Queue(Poller[T]):
 
         One whose key has a live job by now stays failed.
         """
-        return take_steps(self._core.retry(ids, connection or self._connection))
+        return take_steps(self._core.retry(ids, self._in(connection)))
 
     def prune(
         self,
@@ -184,18 +189,18 @@ class Queue(Poller[T]):
         or completed ones that finished longer ago than `older_than`. Failed ones are deleted only
         if `state` names them, or the queue's `failed_retention` says so.
         """
-        return take_steps(self._core.prune(older_than, state, connection or self._connection))
+        return take_steps(self._core.prune(older_than, state, self._in(connection)))
 
     def drop(self, key: str, *, connection: Any = None) -> bool:
         """Delete the live job with this key, also if it is claimed; False if there is none."""
-        return take_steps(self._core.drop(key, connection or self._connection))
+        return take_steps(self._core.drop(key, self._in(connection)))
 
     def drop_all(self, confirm: str, *, connection: Any = None) -> int:
         """Delete every live job, in short transactions; how many it were. The archive stays.
 
         `confirm` must be "Yes, please, I know what I'm doing!".
         """
-        return take_steps(self._core.drop_all(confirm, connection or self._connection))
+        return take_steps(self._core.drop_all(confirm, self._in(connection)))
 
     # --- settings ---------------------------------------------------------------------------------
 
@@ -229,17 +234,17 @@ class Queue(Poller[T]):
                 max_in_flight=max_in_flight,
                 rate=rate,
                 rate_period=rate_period,
-                connection=connection or self._connection,
+                connection=self._in(connection),
             )
         )
 
     def pause(self, *, connection: Any = None) -> None:
         """Have nobody claim jobs of this queue, until `resume`. What is claimed can be settled."""
-        take_steps(self._core.set(Settings(paused=True), connection or self._connection))
+        take_steps(self._core.set(Settings(paused=True), self._in(connection)))
 
     def resume(self, *, connection: Any = None) -> None:
         """Have jobs be claimed again."""
-        take_steps(self._core.set(Settings(paused=False), connection or self._connection))
+        take_steps(self._core.set(Settings(paused=False), self._in(connection)))
 
     # --- hold -------------------------------------------------------------------------------------
 
@@ -279,6 +284,10 @@ class AsyncQueue(AsyncPoller[T]):
         """What the queue is called."""
         return self._core.view.queue
 
+    def _in(self, connection: Any) -> Any:
+        """The transaction to write in; None is one of our own."""
+        return self._connection if connection is None else connection
+
     # --- put and offer ----------------------------------------------------------------------------
 
     async def put(
@@ -297,7 +306,7 @@ class AsyncQueue(AsyncPoller[T]):
         job: AsyncJob[T] = await take_steps_async(
             self._core.put(
                 payload,
-                connection or self._connection,
+                self._in(connection),
                 delay=delay,
                 at=at,
                 priority=priority,
@@ -323,7 +332,7 @@ class AsyncQueue(AsyncPoller[T]):
         return await take_steps_async(
             self._core.put_many(
                 payloads,
-                connection or self._connection,
+                self._in(connection),
                 delay=delay,
                 at=at,
                 priority=priority,
@@ -343,7 +352,7 @@ class AsyncQueue(AsyncPoller[T]):
         connection: Any = None,
     ) -> Outcome:
         """Have one live job with this key: see `Queue.offer_or_update`."""
-        message = ScheduledMessage(key, payload, at, True, priority, headers or {})
+        message = ScheduledMessage(key, payload, at, True, priority, headers)
         return (await self._offer([message], connection))[0]
 
     async def offer_if_not_exists(
@@ -357,18 +366,18 @@ class AsyncQueue(AsyncPoller[T]):
         connection: Any = None,
     ) -> Outcome:
         """Add a job, unless there is a live one with this key: CREATED or IGNORED."""
-        message = ScheduledMessage(key, payload, at, False, priority, headers or {})
+        message = ScheduledMessage(key, payload, at, False, priority, headers)
         return (await self._offer([message], connection))[0]
 
     async def offer_batch(
         self, messages: Iterable[ScheduledMessage[T]], *, connection: Any = None
     ) -> list[tuple[ScheduledMessage[T], Outcome]]:
         """Offer many jobs in one transaction, one after the other; each with its outcome."""
-        given = list(messages)
+        given = messages_of(messages)
         return list(zip(given, await self._offer(given, connection), strict=True))
 
     async def _offer(self, messages: list[ScheduledMessage[T]], connection: Any) -> list[Outcome]:
-        return await take_steps_async(self._core.offer(messages, connection or self._connection))
+        return await take_steps_async(self._core.offer(messages, self._in(connection)))
 
     # --- look at jobs -----------------------------------------------------------------------------
 
@@ -403,7 +412,7 @@ class AsyncQueue(AsyncPoller[T]):
 
     async def retry(self, ids: Iterable[int | AsyncJob[T]], *, connection: Any = None) -> int:
         """Have failed jobs be claimed again, from their first attempt on: see `Queue.retry`."""
-        return await take_steps_async(self._core.retry(ids, connection or self._connection))
+        return await take_steps_async(self._core.retry(ids, self._in(connection)))
 
     async def prune(
         self,
@@ -413,17 +422,15 @@ class AsyncQueue(AsyncPoller[T]):
         connection: Any = None,
     ) -> int:
         """Delete finished jobs, in short transactions: see `Queue.prune`."""
-        return await take_steps_async(
-            self._core.prune(older_than, state, connection or self._connection)
-        )
+        return await take_steps_async(self._core.prune(older_than, state, self._in(connection)))
 
     async def drop(self, key: str, *, connection: Any = None) -> bool:
         """Delete the live job with this key, also if it is claimed; False if there is none."""
-        return await take_steps_async(self._core.drop(key, connection or self._connection))
+        return await take_steps_async(self._core.drop(key, self._in(connection)))
 
     async def drop_all(self, confirm: str, *, connection: Any = None) -> int:
         """Delete every live job, in short transactions: see `Queue.drop_all`."""
-        return await take_steps_async(self._core.drop_all(confirm, connection or self._connection))
+        return await take_steps_async(self._core.drop_all(confirm, self._in(connection)))
 
     # --- settings ---------------------------------------------------------------------------------
 
@@ -451,21 +458,17 @@ class AsyncQueue(AsyncPoller[T]):
                 max_in_flight=max_in_flight,
                 rate=rate,
                 rate_period=rate_period,
-                connection=connection or self._connection,
+                connection=self._in(connection),
             )
         )
 
     async def pause(self, *, connection: Any = None) -> None:
         """Have nobody claim jobs of this queue, until `resume`. What is claimed can be settled."""
-        await take_steps_async(
-            self._core.set(Settings(paused=True), connection or self._connection)
-        )
+        await take_steps_async(self._core.set(Settings(paused=True), self._in(connection)))
 
     async def resume(self, *, connection: Any = None) -> None:
         """Have jobs be claimed again."""
-        await take_steps_async(
-            self._core.set(Settings(paused=False), connection or self._connection)
-        )
+        await take_steps_async(self._core.set(Settings(paused=False), self._in(connection)))
 
     # --- hold -------------------------------------------------------------------------------------
 
@@ -485,3 +488,13 @@ class AsyncQueue(AsyncPoller[T]):
     def _within(self, connection: Any) -> Self:
         """The same queue, in a transaction."""
         return type(self)(self._mq, self._desk, self._core.view, connection)
+
+
+def messages_of(messages: Iterable[ScheduledMessage[T]]) -> list[ScheduledMessage[T]]:
+    """A list of what `offer_batch` takes."""
+    if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Iterable):
+        raise InvalidInput(
+            f"offer_batch takes a list of rowmq.ScheduledMessage(key, payload, at), not a "
+            f"{type(messages).__name__}"
+        )
+    return list(messages)

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from rowmq.errors import StaleLease
 from rowmq.policy import RetryStrategy
 from rowmq.queue.claiming import Claimed
 from rowmq.store.settles import Kind, Settle, refused
@@ -89,6 +88,8 @@ def take_all(wanted: Sequence[Wanted]) -> None:
     """Take tickets for settling, all or none."""
     taken: list[Ticket] = []
     for item in wanted:
+        if item.settle.kind is Kind.EXTEND and not item.ticket.taken:
+            continue  # whoever settles it meanwhile is not to be kept from it
         if not item.ticket.take():
             for ticket in taken:
                 ticket.give_back()
@@ -104,12 +105,12 @@ def conclude(
     """
     errors: list[Exception] = []
     for (ticket, settle), outcome in zip(wanted, outcomes, strict=True):
-        if isinstance(outcome, StaleLease) and ticket.tentative:
-            errors.append(refused(settle))  # in that transaction, most likely
-        elif outcome is not None:
+        if outcome is not None:
             errors.append(outcome)
-        ticket.tentative = ticket.tentative or not committed
-        if outcome is not None or not committed or settle.kind is Kind.EXTEND:
+        if settle.kind is Kind.EXTEND:
+            continue
+        ticket.tentative = ticket.tentative or (outcome is None and not committed)
+        if outcome is not None or not committed:
             ticket.give_back()
     return errors
 
@@ -118,6 +119,6 @@ def give_up(wanted: Sequence[Wanted]) -> None:
     """Give back the tickets of jobs of which nobody knows whether they are settled: whoever tries
     again will be told.
     """
-    for ticket, _ in wanted:
-        ticket.tentative = True
-        ticket.give_back()
+    for ticket, settle in wanted:
+        if settle.kind is not Kind.EXTEND:
+            ticket.give_back()

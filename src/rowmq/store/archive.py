@@ -78,7 +78,7 @@ class Archive:
                 counts[State.RETRYABLE if retried else State.PENDING] += int(number)
         waiting = yield self._one("archive.count_waiting", COUNT_WAITING, lanes.queue_id)
         counts[State.PENDING] += sum(int(n) for id, n in waiting if id in lanes.ids)
-        for entry, expired in (yield from self.claimed(lanes)):
+        for entry, expired in (yield from self.claimed(lanes.ids)):
             # What an expired lock has is to be claimed again as it was.
             given_back = State.RETRYABLE if entry.attempts else State.PENDING
             counts[given_back if expired else State.PROCESSING] += 1
@@ -89,17 +89,29 @@ class Archive:
             counts[state] = int(result.rows[0][0])
         return counts
 
-    def claimed(self, lanes: Lanes) -> Operation[list[tuple[Entry, bool]]]:
+    def claimed(self, lanes: Collection[int]) -> Operation[list[tuple[Entry, bool]]]:
         """The jobs of these lanes that are in locks and not settled, and whether theirs expired."""
         found = []
-        result = yield Statement("archive.locks", self.dialect.sql(LOCKS))
-        for _, claimed, settled, expired in result:
+        sql = self.dialect.sql(LOCKS.replace("<which>", ""))
+        for _, claimed, settled, expired in (yield Statement("archive.locks", sql, sole=True)):
             for entry, mark in zip(self.dialect.unpack(claimed), as_text(settled), strict=True):
-                if mark == "0" and entry[1] in lanes.ids:
+                if mark == "0" and entry[1] in lanes:
                     found.append((Entry(*entry), bool(expired)))
         # Those that were updated or dropped are in their locks still, but are no more.
-        alive = yield from self.jobs.stored(entry.job_id for entry, _ in found)
+        ids = [entry.job_id for entry, _ in found]
+        alive = yield from self.jobs.stored(ids, only_look=True)
         return [(entry, expired) for entry, expired in found if entry.job_id in alive]
+
+    def claim_of(self, job_id: int) -> Operation[tuple[Entry, bool] | None]:
+        """The entry of a job in a lock, and whether that has expired; None if there is none."""
+        sql = self.dialect.sql(LOCKS.replace("<which>", f"WHERE {self.dialect.packs}"))
+        params = (self.dialect.packed(job_id),)
+        result = yield Statement("archive.lock_of", sql, params, sole=True)
+        for _, claimed, settled, expired in result:
+            for entry, mark in zip(self.dialect.unpack(claimed), as_text(settled), strict=True):
+                if mark == "0" and entry[0] == job_id:
+                    return Entry(*entry), bool(expired)
+        return None
 
     def read(self, queue: str, key: str, kinds: Collection[str] | None) -> Operation[Record | None]:
         """The live job of a key, wherever it stands."""
@@ -114,22 +126,16 @@ class Archive:
         jobs = yield from self._fetch([row.job_id])
         if row.job_id not in jobs:
             return None
-        errors = yield self._one("archive.count_errors", COUNT_ERRORS, row.job_id)
         sql = self.dialect.sql(READY_ROW)
-        ready = (yield Statement("archive.ready", sql, row.ready)).rows
-        attempts, deliveries = ready[0] if ready else (errors.rows[0][0], 0)
+        ready = (yield Statement("archive.ready", sql, row.ready, sole=True)).rows
+        claim = None if ready else (yield from self.claim_of(row.job_id))
+        attempts, deliveries = ready[0] if ready else (0, 0)  # else it waits in its line
+        if claim is not None:
+            attempts, deliveries = claim[0].attempts, claim[0].deliveries
         state = State.RETRYABLE if attempts else State.PENDING
-        if not ready and not (yield from self._waits(row, jobs[row.job_id])):
-            state, deliveries = State.PROCESSING, attempts + 1
-        return record_of(jobs[row.job_id], state, int(attempts), deliveries, due_at=row.due_at)
-
-    def _waits(self, row: KeyRow, job: Row) -> Operation[bool]:
-        """Whether a job waits in its line."""
-        if job[5] is None:
-            return False
-        sql = self.dialect.sql(WAITS)
-        params = (row.queue_id, self.dialect.text(as_text(job[5])), row.job_id)
-        return bool((yield Statement("archive.waits", sql, params)).rows)
+        if claim is not None and not claim[1]:
+            state = State.PROCESSING
+        return record_of(jobs[row.job_id], state, attempts, deliveries, due_at=row.due_at)
 
     def errors(self, job_id: int) -> Operation[list[JobError]]:
         """Why earlier attempts at a job failed, oldest first."""
@@ -162,7 +168,7 @@ class Archive:
         chosen = "" if lanes.whole else in_lanes(lanes)
         sql = self.dialect.sql(template.replace("<kinds>", chosen))
         params = (lanes.queue_id, -(2**62) if since is None else since, limit)
-        result = yield Statement("archive.list", sql, params)
+        result = yield Statement("archive.list", sql, params, sole=True)
         found = {row[0]: row for row in result}
         jobs = yield from self._fetch(found)
         return [
@@ -180,7 +186,7 @@ class Archive:
 
     def _fetch(self, ids: Iterable[int]) -> Operation[dict[int, Row]]:
         rows = yield from self.queues.select(
-            "archive.fetch", FETCH, {"id": "bigint"}, [(id,) for id in ids]
+            "archive.fetch", FETCH, {"id": "bigint"}, [(id,) for id in ids], sole=True
         )
         return {row[0]: row for row in rows}
 
@@ -293,16 +299,21 @@ class Archive:
         if lanes is None:
             return 0
         total = 0
-        result = yield Statement("archive.locks", self.dialect.sql(LOCKS + " {for_update}"))
+        template = LOCKS.replace("<which>", "") + " {for_update}"
+        result = yield Statement("archive.lock_locks", self.dialect.sql(template))
         for token, claimed, settled, _ in result:
             marks = list(as_text(settled))
-            ids = []
-            for place, entry in enumerate(self.dialect.unpack(claimed)):
-                if marks[place] == "0" and entry[1] in lanes.ids:
+            dropped = []
+            for place, values in enumerate(self.dialect.unpack(claimed)):
+                entry = Entry(*values)
+                if marks[place] == "0" and entry.lane_id in lanes.ids:
                     marks[place] = "1"
-                    ids.append(entry[0])
-            if not ids:
+                    dropped.append(entry)
+            if not dropped:
                 continue
+            yield from self.claims.free_permits(
+                [(lanes.queue_id, entry.permit, token) for entry in dropped if entry.permit]
+            )
             if "0" in marks:
                 params = (self.dialect.text("".join(marks)), token)
                 yield Statement("archive.void", self.dialect.sql(VOID), params)
@@ -310,7 +321,7 @@ class Archive:
                 yield from self.queues.delete(
                     "archive.unlock", "{locks}", {"token": "bigint"}, [(token,)]
                 )
-            total += yield from self._drop(ids)
+            total += yield from self._drop([entry.job_id for entry in dropped])
         return total
 
     def _drop(self, ids: Iterable[int]) -> Operation[int]:
@@ -328,7 +339,7 @@ class Archive:
         return len(stored)
 
     def _one(self, name: str, template: str, value: int) -> Statement:
-        return Statement(name, self.dialect.sql(template), (value,))
+        return Statement(name, self.dialect.sql(template), (value,), sole=True)
 
 
 def record_of(
@@ -385,15 +396,10 @@ JOINED = "{join} {jobs} j ON j.id = f.job_id "
 
 LOCKS = """
     SELECT token, claimed, settled, CASE WHEN locked_until <= {now} THEN 1 ELSE 0 END FROM {locks}
-    ORDER BY token"""
-
-COUNT_ERRORS = "SELECT COUNT(*) FROM {job_errors} WHERE job_id = ?"
+    <which> ORDER BY token"""
 
 READY_ROW = """
     SELECT attempts, deliveries FROM {ready} WHERE lane_id = ? AND due_at = ? AND job_id = ?"""
-
-WAITS = """
-    SELECT job_id FROM {waiting} WHERE queue_id = ? AND ordering_key = ? AND job_id = ?"""
 
 ERRORS = """
     SELECT attempt, failed_at, error FROM {job_errors} WHERE job_id = ?
@@ -433,12 +439,12 @@ OLD_FAILED = """
 
 SOME_WAITING = """
     SELECT queue_id, ordering_key, precedence, due_at, job_id FROM {waiting}
-    WHERE queue_id = ? AND lane_id IN (<kinds>) LIMIT ?"""
+    WHERE queue_id = ? AND lane_id IN (<kinds>) LIMIT ? {as_now}"""
 
 STILL = """
     SELECT t.job_id FROM (<source>) w {join} {waiting} t {by_key}
         ON t.queue_id = w.queue_id AND t.ordering_key = w.ordering_key
-       AND t.precedence = w.precedence AND t.due_at = w.due_at AND t.job_id = w.job_id"""
+       AND t.precedence = w.precedence AND t.due_at = w.due_at AND t.job_id = w.job_id {as_now}"""
 
 SOME_READY = """
     SELECT lane_id, due_at, job_id FROM {ready} WHERE lane_id IN (<kinds>)

@@ -14,13 +14,12 @@ clean up at all while somebody holds an old snapshot. It is only a hint: a claim
 begins at the head.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from rowmq.errors import SerializationFailure, UniqueViolation
 from rowmq.store.dialect import as_bytes, as_text, as_text_or_none
-from rowmq.store.jobs import JOB_COLUMNS, Jobs
+from rowmq.store.jobs import JOB_COLUMNS, Jobs, KeyRow
 from rowmq.store.lines import READY_KEY, ReadyRow
 from rowmq.store.queues import IN_FLIGHT, RATE
 from rowmq.store.statement import Operation, Row, Statement
@@ -165,12 +164,18 @@ class Claims:
         of each priority, the newest first.
         """
         permits = yield from self.take_permits(lanes, limit)
-        counts = yield from self.shares(lanes, limit, permits, newest=newest)
+        left = dict(lanes)
         taken: list[ReadyRow] = []
-        for lane, count in counts.items():
-            taken += yield from self.lock_ready(lane, lanes[lane], count, newest=newest)
+        while left and not taken:
+            counts = yield from self.shares(left, limit, permits, newest=newest)
+            if not counts:
+                return []
+            for lane, count in counts.items():
+                taken += yield from self.lock_ready(lane, lanes[lane], count, newest=newest)
+                del left[lane]  # if others have all of its first jobs, the next lanes' turn comes
         if not taken:
             return []
+        taken = in_order(taken, lanes, newest=newest)
         yield from self.queues.delete("claims.take", "{ready}", READY_KEY, [r[:3] for r in taken])
         entries = with_permits(taken, lanes, permits)
         yield from self.write_lock(entries, token=token, lock_us=lock_us, owner=owner)
@@ -276,16 +281,25 @@ class Claims:
         permits: dict[int, Permits] = {}
         for queue_id in sorted({lane.queue_id for lane in lanes if lane.limited}):
             result = yield Statement("claims.limits", self.dialect.sql(LIMITS), (queue_id,))
-            for in_flight, rate, period_us, now in result:
-                found = Permits(now, period_us or 0, {})
+            for in_flight, rate, period_us in result:
+                found = Permits(period_us or 0, {})
                 for purpose, most in ((IN_FLIGHT, in_flight), (RATE, rate)):
                     if most is not None:
-                        params = (queue_id, purpose, most, limit)
-                        rows = yield Statement("claims.permits", self.dialect.sql(PERMITS), params)
-                        found.free[purpose] = [number for (number,) in rows]
+                        found.free[purpose] = yield from self._free(queue_id, purpose, most, limit)
                 if found.free:
                     permits[queue_id] = found
         return permits
+
+    def _free(self, queue_id: int, purpose: int, most: int, limit: int) -> Operation[list[int]]:
+        """Lock free permits. Those in use from when the limit was higher count too: as many of the
+        others stay unused.
+        """
+        params = (queue_id, purpose, most)
+        result = yield Statement("claims.permits_over", self.dialect.sql(OVER), params)
+        over = len(result)
+        sql = self.dialect.sql(PERMITS)
+        rows = (yield Statement("claims.permits", sql, (*params, limit + over))).rows
+        return [number for (number,) in rows][over:]
 
     def use_permits(
         self,
@@ -297,17 +311,27 @@ class Claims:
         lock_us: int,
     ) -> Operation[None]:
         """Have the permits of claimed jobs be free again when their lock, or the period, ends."""
+        if not permits:
+            return
         queue_of = {lane.id: lane.queue_id for lane in lanes}
-        used = Counter(queue_of[entry.lane_id] for entry in entries)
+        claimed: dict[int, list[Entry]] = {}
+        for entry in entries:
+            claimed.setdefault(queue_of[entry.lane_id], []).append(entry)
+        # The time after the lock was written: a permit is not free before its lock is, nor is a
+        # period over too soon.
+        now = (yield Statement("claims.now", self.dialect.sql("SELECT {now}"))).rows[0][0]
         rows = []
         for queue_id, found in permits.items():
-            for purpose, numbers in found.free.items():
-                until = found.now + (lock_us if purpose == IN_FLIGHT else found.period_us)
-                used_up = numbers[: used[queue_id]]
-                rows += [(queue_id, purpose, number, until, token) for number in used_up]
+            used = claimed.get(queue_id, [])
+            for number, _ in zip(found.free.get(RATE, ()), used, strict=False):
+                rows.append((queue_id, RATE, number, now + found.period_us, 0, 0))
+            for entry in used:
+                if entry.permit:
+                    place = (queue_id, IN_FLIGHT, entry.permit)
+                    rows.append((*place, now + lock_us, token, entry.job_id))
         yield from self.set_permits(rows)
 
-    def set_permits(self, rows: Sequence[tuple[int, int, int, int, int]]) -> Operation[None]:
+    def set_permits(self, rows: Sequence[tuple[int, int, int, int, int, int]]) -> Operation[None]:
         """Say of permits when they are free, and whose they are until then."""
         yield from self.queues.update(
             "claims.use_permits", "{permits}", PERMIT, tuple(PERMIT_KEY), rows
@@ -315,16 +339,14 @@ class Claims:
 
     def free_permits(self, permits: Iterable[tuple[int, int, int]]) -> Operation[None]:
         """Let permits of settled jobs be used again: by queue, number and the token of the lock."""
-        rows = [(queue, IN_FLIGHT, number, token, 0) for queue, number, token in sorted(permits)]
-        columns = PERMIT_KEY | {"token": "bigint", "free_at": "bigint"}
-        keys = (*PERMIT_KEY, "token")
-        yield from self.queues.update("claims.free_permits", "{permits}", columns, keys, rows)
-
-    def extend_permits(self, token: int, queue_ids: Iterable[int], until: int) -> Operation[None]:
-        """Keep the permits of a lock for as long as the lock."""
-        for queue_id in sorted(queue_ids):
-            params = (until, queue_id, IN_FLIGHT, token)
-            yield Statement("claims.extend_permits", self.dialect.sql(EXTEND_PERMITS), params)
+        rows = [(queue, IN_FLIGHT, number, token) for queue, number, token in sorted(permits)]
+        for run in self.queues.runs(rows):
+            source, params = self.dialect.given(PERMIT_KEY | {"held": "bigint"}, run)
+            sets = {"free_at": "0", "token": "0", "job_id": "0"}
+            sql = self.dialect.update_from(
+                "{permits}", source, tuple(PERMIT_KEY), sets, "t.token = w.held"
+            )
+            yield Statement("claims.free_permits", self.dialect.sql(sql), params)
 
     # --- expired locks ----------------------------------------------------------------------------
 
@@ -337,7 +359,7 @@ class Claims:
             marks = as_text(settled)
             entries = [Entry(*values) for values in self.dialect.unpack(claimed)]
             left = {place: e for place, e in enumerate(entries) if marks[place] == "0"}
-            busy = yield from self._give_back(left)
+            busy = yield from self._give_back(left, token)
             total += len(left) - len(busy)
             if busy:
                 marks = "".join("0" if place in busy else "1" for place in range(len(entries)))
@@ -347,7 +369,7 @@ class Claims:
                 yield Statement("claims.unlock", self.dialect.sql(UNLOCK), (token,))
         return total
 
-    def _give_back(self, left: Mapping[int, Entry]) -> Operation[set[int]]:
+    def _give_back(self, left: Mapping[int, Entry], token: int) -> Operation[set[int]]:
         """Make jobs of a lock ready again, but not those whose key somebody has locked now: which
         stay. A job that was updated or dropped is not there any more.
         """
@@ -358,22 +380,34 @@ class Claims:
             if (job := stored.get(entry.job_id)) is not None and job.key is not None
         }
         held = yield from self.jobs.find_keys(list(keys.values()), skip=True)
+        locked = yield from self.jobs.seen_keys([k for k in keys.values() if k not in held])
         ready, busy = [], set()
         for place, entry in left.items():
             if entry.job_id not in stored:
                 continue
-            if place in keys and keys[place] not in held:
+            if place in keys and keys[place] in locked:
                 busy.add(place)
-            elif place not in keys or held[keys[place]].job_id == entry.job_id:
+            elif place not in keys or is_of(held.get(keys[place]), entry.job_id):
                 ready.append(entry.ready)
         yield from self.jobs.make_ready(ready)
+        yield from self.free_permits(
+            [
+                (stored[entry.job_id].queue_id, entry.permit, token)
+                for place, entry in left.items()
+                if entry.permit and place not in busy and entry.job_id in stored
+            ]
+        )
         return busy
 
 
-class Permits(NamedTuple):
-    """Free permits of a queue that are locked, by what they are for; and the time."""
+def is_of(row: KeyRow | None, job_id: int) -> bool:
+    """Whether a key is that of a job."""
+    return row is not None and row.job_id == job_id
 
-    now: int
+
+class Permits(NamedTuple):
+    """Free permits of a queue that are locked, by what they are for."""
+
     period_us: int
     free: dict[int, list[int]]
 
@@ -381,6 +415,17 @@ class Permits(NamedTuple):
     def room(self) -> int:
         """How many jobs may be started."""
         return min(len(numbers) for numbers in self.free.values())
+
+
+def in_order(
+    taken: Iterable[ReadyRow], lanes: Iterable[OpenLane], *, newest: bool
+) -> list[ReadyRow]:
+    """Jobs of several lanes in the order of claims."""
+    precedence = {lane.id: lane.precedence for lane in lanes}
+    sign = -1 if newest else 1
+    return sorted(
+        taken, key=lambda row: (precedence[row.lane_id], sign * row.due_at, sign * row.job_id)
+    )
 
 
 def with_permits(
@@ -416,7 +461,7 @@ def job_of(entry: Entry, position: int, row: Row) -> ClaimedJob:
 
 
 PERMIT_KEY = {"queue_id": "bigint", "purpose": "smallint", "number": "integer"}
-PERMIT = PERMIT_KEY | {"free_at": "bigint", "token": "bigint"}
+PERMIT = PERMIT_KEY | {"free_at": "bigint", "token": "bigint", "job_id": "bigint"}
 
 LOOK = """
     SELECT f.id, f.queue_id, f.queue, f.kind, f.precedence, f.limited, f.first_due, {now},
@@ -446,15 +491,22 @@ FETCH = f"SELECT {JOB_COLUMNS} FROM (<source>) w {{join}} {{jobs}} j {{by_key}} 
 
 LOAD = "SELECT claimed FROM {locks} WHERE token = ?"
 
-LIMITS = "SELECT max_in_flight, rate, rate_period_us, {now} FROM {queues} WHERE id = ?"
+LIMITS = "SELECT max_in_flight, rate, rate_period_us FROM {queues} WHERE id = ?"
 
+# Its time has come, and, of a job in flight, its lock is gone: it may have been extended. The time
+# alone would not tell that; the lock alone may be too new to be seen.
 PERMITS = """
-    SELECT number FROM {permits}
-    WHERE queue_id = ? AND purpose = ? AND free_at <= (SELECT {now}) AND number <= ?
-    ORDER BY free_at, number LIMIT ? {skip_locked}"""
+    SELECT p.number FROM {permits} p
+    WHERE p.queue_id = ? AND p.purpose = ? AND p.number <= ? AND p.free_at <= (SELECT {now})
+      AND NOT EXISTS (SELECT 1 FROM {locks} k WHERE k.token = p.token)
+    ORDER BY p.free_at, p.number LIMIT ? {skip_locked}"""
 
-EXTEND_PERMITS = """
-    UPDATE {permits} SET free_at = ? WHERE queue_id = ? AND purpose = ? AND token = ?"""
+OVER = """
+    SELECT p.number FROM {permits} p
+    WHERE p.queue_id = ? AND p.purpose = ? AND p.number > ?
+      AND (
+        p.free_at > (SELECT {now}) OR EXISTS (SELECT 1 FROM {locks} k WHERE k.token = p.token)
+      )"""
 
 EXPIRED = """
     SELECT token, claimed, settled, {now} FROM {locks} WHERE locked_until <= (SELECT {now})

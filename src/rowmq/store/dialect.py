@@ -99,6 +99,11 @@ class Dialect(ABC):
     for_share: ClassVar[str] = "FOR SHARE"
     """Keeps rows from being changed or deleted, by whoever reads them."""
 
+    as_now: ClassVar[str] = ""
+    """Ends a read that must see what is committed now, where a caller's transaction may read an
+    older snapshot without an error.
+    """
+
     skip_locked: ClassVar[str] = "FOR UPDATE SKIP LOCKED"
     """Locks those that nobody else has locked, and leaves out the others."""
 
@@ -127,6 +132,7 @@ class Dialect(ABC):
         self._names |= {"join": self.join, "on_conflict": self.on_conflict.format_map(self._names)}
         self._names |= {"for_update": self.for_update, "skip_locked": self.skip_locked}
         self._names |= {"for_share": self.for_share, "by_key": self.by_key}
+        self._names |= {"as_now": self.as_now}
         self._rendered: dict[str, str] = {}
 
     def qualifier(self, schema: str | None) -> str:
@@ -174,11 +180,17 @@ class Dialect(ABC):
         return values_table(tuple(columns), len(rows)), values
 
     def update_from(
-        self, table: str, source: str, keys: Sequence[str], sets: Mapping[str, str]
+        self,
+        table: str,
+        source: str,
+        keys: Sequence[str],
+        sets: Mapping[str, str],
+        where: str = "1 = 1",
     ) -> str:
         """Update the rows `t` of a table that have the keys of the source `w`."""
         changes = ", ".join(f"{column} = {value}" for column, value in sets.items())
-        return f"UPDATE {table} AS t SET {changes} FROM ({source}) w WHERE {equal(keys)}"
+        matched = f"{equal(keys)} AND {where}"
+        return f"UPDATE {table} AS t SET {changes} FROM ({source}) w WHERE {matched}"
 
     def delete_from(self, table: str, source: str, keys: Sequence[str]) -> str:
         """Delete the rows of a table that have the keys of the source."""
@@ -213,6 +225,12 @@ class Dialect(ABC):
     def pack(self, rows: Sequence[Sequence[int]]) -> Any:
         """A table of whole numbers as one value."""
         return self.text(msgspec.json.encode(rows).decode())
+
+    packs: ClassVar[str] = "INSTR(claimed, ?) > 0"
+    """Whether a packed table has rows that begin with a number; `packed` makes its parameter."""
+
+    def packed(self, number: int) -> Any:
+        return self.text(f"[{number},")
 
     def unpack(self, value: Any) -> list[list[int]]:
         """The table of a value that `pack` made."""

@@ -8,27 +8,16 @@ gets the job next finds that note, and nobody there.
                                                        \-> ROLLBACK -> fail (counts, or gives up)
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from rowmq.store.claims import (
-    HEAD_OF_LANE,
-    ClaimedJob,
-    Claims,
-    Cursor,
-    Entry,
-    OpenLane,
-    Permits,
-)
+from rowmq.store.claims import ClaimedJob, Claims, Entry, OpenLane, Permits, is_of
 from rowmq.store.lines import READY_KEY, ReadyRow
 from rowmq.store.queues import RATE
-from rowmq.store.settles import JOB_ERROR, Held, Kind, Settle, Settles
+from rowmq.store.settles import JOB_ERROR, Held, Kind, Settle, Settles, stale
 from rowmq.store.statement import Operation, Statement
 
 __all__ = ["HeldJob", "Holds"]
-
-PASSED_OVER_MAX = 100
-"""How many jobs are passed over in one go because somebody has their key."""
 
 
 class HeldJob(NamedTuple):
@@ -40,6 +29,8 @@ class HeldJob(NamedTuple):
     starts: int
     """How many held it before and died."""
     taken_at: int
+    rate_permit: int = 0
+    """What of the queue's rate was used up."""
 
     @property
     def failures(self) -> int:
@@ -75,32 +66,49 @@ class Holds:
         self.queues = settles.queues
         self.dialect = settles.dialect
 
-    def take(self, lanes: Sequence[OpenLane], *, newest: bool) -> Operation[HeldJob | None]:
-        """Lock the first job that is due, or the newest, and that nobody else has."""
-        cursors: dict[OpenLane, Cursor] = dict.fromkeys(lanes, HEAD_OF_LANE)
+    def take(
+        self, lanes: Sequence[OpenLane], *, newest: bool, passed: Collection[int] = ()
+    ) -> Operation["HeldJob | int | None"]:
+        """Lock the first job that is due, or the newest, that nobody else has, but for those that
+        are to be passed over.
+
+        A number is the id of a job whose key somebody has: its row is locked now, so the caller
+        ends this transaction, and passes it over in the next.
+        """
         permits = yield from self.claims.take_permits(lanes, 1)
-        for _ in range(PASSED_OVER_MAX):
-            row = yield from self._lock_first(cursors, permits, newest=newest)
-            if row is None:
-                return None
-            lane = next(lane for lane in lanes if lane.id == row.lane_id)
-            held = yield from self._held(lane, row)
-            if held is not None:
-                yield from self._start(lane, permits)
-                return held
-            if newest:
-                return None
-            cursors[lane] = (row.due_at, row.job_id + 1)
+        allowed = [lane for lane in lanes if lane.queue_id not in permits or room(permits, lane)]
+        for lane in sorted(allowed, key=lambda lane: lane.precedence):
+            row = yield from self._lock_first(lane, allowed, newest=newest, passed=passed)
+            if row is not None:
+                held = yield from self._held(by_id(allowed, row.lane_id), row)
+                if held is None:
+                    return row.job_id
+                return (yield from self._start(held, permits))
         return None
 
     def _lock_first(
-        self, cursors: Mapping[OpenLane, Cursor], permits: Mapping[int, Permits], *, newest: bool
+        self,
+        lane: OpenLane,
+        lanes: Sequence[OpenLane],
+        *,
+        newest: bool,
+        passed: Collection[int],
     ) -> Operation[ReadyRow | None]:
-        counts = yield from self.claims.shares(cursors, 1, permits, newest=newest)
-        for lane in counts:
-            rows = yield from self.claims.lock_ready(lane, cursors[lane], 1, newest=newest)
-            if rows:
-                return rows[0]
+        """Lock the first job of the lanes that have this one's precedence: by time, then id."""
+        equals = [other for other in lanes if other.precedence == lane.precedence]
+        order = "r.due_at DESC, r.job_id DESC" if newest else "r.due_at, r.job_id"
+        excluded = f"AND r.job_id NOT IN ({numbers(passed)})" if passed else ""
+        first: list[tuple[int, int, OpenLane]] = []
+        template = FIRST.replace("<passed>", excluded).replace("<order>", order)
+        for other in equals:
+            sql = self.dialect.sql(template.replace("<lock>", ""))
+            result = yield Statement("holds.peek", sql, (other.id,))
+            first += [(due, id, other) for _, due, id, *_ in result]
+        sql = self.dialect.sql(template.replace("<lock>", "{skip_locked}"))
+        for *_, other in sorted(first, key=lambda found: found[:2], reverse=newest):
+            result = yield Statement("holds.lock_first", sql, (other.id,))
+            if result.rows:
+                return ReadyRow(*result.rows[0])
         return None
 
     def _held(self, lane: OpenLane, row: ReadyRow) -> Operation[HeldJob | None]:
@@ -112,20 +120,26 @@ class Holds:
         if jobs[0].key is not None:
             identity = (lane.queue_id, jobs[0].key, lane.kind)
             held = yield from self.jobs.find_keys([identity], skip=True)
-            if identity not in held:
+            if not is_of(held.get(identity), row.job_id):
                 return None
         sql = self.dialect.sql(STARTS)
         result = yield Statement("holds.starts", sql, (row.job_id, row.job_id))
         ((starts, now),) = result.rows
         return HeldJob(lane, row, jobs[0], starts or 0, now)
 
-    def _start(self, lane: OpenLane, permits: Mapping[int, Permits]) -> Operation[None]:
-        """Use up a rate's permit; one for jobs in flight is in use while it is locked."""
-        found = permits.get(lane.queue_id)
-        if found is not None:
-            free = found.free.get(RATE, [])[:1]
-            until = found.now + found.period_us
-            yield from self.claims.set_permits([(lane.queue_id, RATE, n, until, 0) for n in free])
+    def _start(self, held: HeldJob, permits: Mapping[int, Permits]) -> Operation[HeldJob]:
+        """Use up a permit of the rate; one for jobs in flight is in use while it is locked."""
+        found = permits.get(held.lane.queue_id)
+        free = [] if found is None else found.free.get(RATE, [])
+        if not free:
+            return held
+        held = held._replace(rate_permit=free[0])
+        yield from self._use_rate(held)
+        return held
+
+    def _use_rate(self, held: HeldJob) -> Operation[None]:
+        params = (held.lane.queue_id, held.lane.queue_id, RATE, held.rate_permit)
+        yield Statement("holds.use_rate", self.dialect.sql(USE_RATE), params)
 
     def mark(self, held: HeldJob) -> Operation[None]:
         """Write down that it is started, apart from the transaction that holds it."""
@@ -144,11 +158,13 @@ class Holds:
     def finish(self, held: HeldJob, settle: Settle) -> Operation[None]:
         """Settle a held job in the transaction that holds it."""
         now = (yield Statement("holds.now", self.dialect.sql("SELECT {now}"))).rows[0][0]
-        yield from self.queues.delete("holds.take", "{ready}", READY_KEY, [held.row[:3]])
-        yield from self.settles.finish([settle], {0: Held("0", held.taken_at, now)})
         if settle.key is not None:
             keys = yield from self.jobs.find_keys([settle.identity])
+            if not is_of(keys.get(settle.identity), held.row.job_id):
+                raise stale(settle)  # by this very transaction: nobody else could
             yield from self.jobs.free_keys(keys.values())
+        yield from self.queues.delete("holds.take", "{ready}", READY_KEY, [held.row[:3]])
+        yield from self.settles.finish([settle], {0: Held("0", held.taken_at, now)})
         if settle.ordering_key is not None:
             line = (settle.queue_id, settle.ordering_key)
             ready = yield from self.jobs.lines.leave([(line, held.row.job_id)])
@@ -161,6 +177,8 @@ class Holds:
 
         If somebody else has it already, the note of the start stands for this failure.
         """
+        if held.rate_permit:
+            yield from self._use_rate(held)  # once more: that it was used was rolled back
         sql, params = self.dialect.sql(LOCK_ROW), held.row[:3]
         result = yield Statement("holds.lock_row", sql, params)
         if not result.rows:
@@ -178,6 +196,28 @@ class Holds:
         yield from self.queues.insert("holds.note_error", "{job_errors}", JOB_ERROR, note)
         return False
 
+
+def room(permits: Mapping[int, Permits], lane: OpenLane) -> bool:
+    return permits[lane.queue_id].room > 0
+
+
+def by_id(lanes: Sequence[OpenLane], id: int) -> OpenLane:
+    return next(lane for lane in lanes if lane.id == id)
+
+
+def numbers(ids: Collection[int]) -> str:
+    """Numbers of our own, as SQL."""
+    return ", ".join(str(int(id)) for id in sorted(ids))
+
+
+FIRST = """
+    SELECT r.lane_id, r.due_at, r.job_id, r.attempts, r.deliveries FROM {ready} r
+    WHERE r.lane_id = ? AND r.due_at <= (SELECT {now}) <passed>
+    ORDER BY <order> LIMIT 1 <lock>"""
+
+USE_RATE = """
+    UPDATE {permits} SET free_at = {now} + (SELECT rate_period_us FROM {queues} WHERE id = ?)
+    WHERE queue_id = ? AND purpose = ? AND number = ?"""
 
 STARTS = """
     SELECT (SELECT starts FROM {holds} WHERE job_id = ?), {now} FROM {jobs} WHERE id = ?"""

@@ -26,7 +26,7 @@ from rowmq.message import Outcome
 from rowmq.naming import check_headers
 from rowmq.store.dialect import as_bytes, as_text, as_text_or_none
 from rowmq.store.lines import READY, READY_KEY, TRIES_MAX, WAITING_KEY, Lines, Member, ReadyRow
-from rowmq.store.queues import Lane, LaneName, Queues
+from rowmq.store.queues import IN_FLIGHT, Lane, LaneName, Queues
 from rowmq.store.statement import Operation, Row, Statement
 
 __all__ = [
@@ -188,20 +188,20 @@ class Jobs:
         """
         yield from self.dialect.seize()
         if again and (known := (yield from self.due_times(ids))):
-            return known
+            # All or none were written; those that are gone have been done already.
+            return [known.get(id, next(iter(known.values()))) for id in ids]
         places = yield from self.places(postings, ids)
         yield from self.take_keys([place for place in places if place.posting.key is not None])
         yield from self.write(places)
         yield from self.tell(notify)
         return [place.due_at for place in places]
 
-    def due_times(self, ids: Sequence[int]) -> Operation[list[int]]:
-        """When jobs are due that were put together; nothing if they are not there."""
+    def due_times(self, ids: Sequence[int]) -> Operation[dict[int, int]]:
+        """When jobs are due, of those that are there."""
         rows = yield from self.queues.select(
             "jobs.find", FIND, {"id": "bigint"}, [(id,) for id in ids]
         )
-        found = {id: due_at for id, due_at in rows}  # noqa: C416 - rows are not known to be pairs
-        return [found[id] for id in ids] if len(found) == len(ids) else []
+        return {id: due_at for id, due_at in rows}  # noqa: C416 - rows are not known to be pairs
 
     def places(self, postings: Sequence[Posting], ids: Sequence[int]) -> Operation[list[Place]]:
         """Where postings are to stand, once no payload is too large."""
@@ -217,7 +217,9 @@ class Jobs:
         if not places:
             return
         held = yield from self.lock_keys([place.key for place in places])
-        taken = [place for place in places if held[place.key.identity] != place.key]
+        taken = [p for p in places if held[p.key.identity].job_id != p.job_id]
+        if any(held[p.key.identity] != p.key for p in places if p not in taken):
+            raise repeated("with another time")
         if taken:
             # Whoever catches the error may go on: nothing of this is to stay.
             yield from self.free_keys({place.key for place in places if place not in taken})
@@ -256,6 +258,16 @@ class Jobs:
         )
         rows = [KeyRow(q, as_text(key), as_text(kind), *rest) for q, key, kind, *rest in found]
         return {row.identity: row for row in rows}
+
+    def seen_keys(
+        self, identities: Sequence[tuple[int, str, str]]
+    ) -> Operation[set[tuple[int, str, str]]]:
+        """Those of the keys that have a row, whoever has locked it."""
+        template = LOCK_KEYS.replace("<lock>", "")
+        found = yield from self.queues.select(
+            "jobs.seen_keys", template, KEY_IDENTITY, sorted(identities)
+        )
+        return {(queue_id, as_text(key), as_text(kind)) for queue_id, key, kind, *_ in found}
 
     def write(self, places: Sequence[Place]) -> Operation[None]:
         """Write jobs whose keys are taken, and make ready what may be."""
@@ -297,10 +309,8 @@ class Jobs:
         committed before.
         """
         yield from self.dialect.seize()
-        if memo:
-            written = yield from self.any_written(ids)
-            if written:
-                return list(memo)
+        if memo and (yield from self.due_times(ids)):
+            return list(memo)
         places = yield from self.places([offer.posting for offer in offers], ids)
         groups: dict[tuple[int, str, str], list[int]] = {}
         for number, place in enumerate(places):
@@ -332,33 +342,33 @@ class Jobs:
         memo[:] = outcomes
         return outcomes
 
-    def any_written(self, ids: Sequence[int]) -> Operation[bool]:
-        """Whether one of these jobs is there."""
+    def stored(
+        self, ids: Iterable[int], *, only_look: bool = False
+    ) -> Operation["dict[int, Stored]"]:
+        """What jobs are, by id: as it is now, or, to only look, as this transaction sees it."""
+        template = STORED if only_look else STORED + " {as_now}"
+        wanted = [(id,) for id in sorted(set(ids))]
         rows = yield from self.queues.select(
-            "jobs.find", FIND, {"id": "bigint"}, [(id,) for id in ids]
-        )
-        return bool(rows)
-
-    def stored(self, ids: Iterable[int]) -> Operation["dict[int, Stored]"]:
-        """What jobs are, by id."""
-        rows = yield from self.queues.select(
-            "jobs.stored", STORED, {"id": "bigint"}, [(id,) for id in sorted(set(ids))]
+            "jobs.stored", template, {"id": "bigint"}, wanted, sole=only_look
         )
         return {row[0]: stored_of(row) for row in rows}
 
     # --- read and drop ----------------------------------------------------------------------------
 
-    def find(self, queue: str, key: str, kinds: Collection[str] | None) -> Operation[list[KeyRow]]:
-        """The rows of a key in a queue, of these kinds or all, without a lock."""
+    def find(
+        self, queue: str, key: str, kinds: Collection[str] | None, *, only_look: bool = True
+    ) -> Operation[list[KeyRow]]:
+        """The rows of a key in a queue, of these kinds or all."""
         params = (self.dialect.text(queue), self.dialect.text(key))
-        result = yield Statement("jobs.find_key", self.dialect.sql(FIND_KEY), params, sole=True)
+        sql = self.dialect.sql(FIND_KEY if only_look else FIND_KEY + " {as_now}")
+        result = yield Statement("jobs.find_key", sql, params, sole=only_look)
         rows = [KeyRow(q, as_text(k), as_text(kind), *rest) for q, k, kind, *rest in result]
         return sorted(row for row in rows if kinds is None or row.kind in kinds)
 
     def drop(self, queue: str, key: str, kinds: Collection[str] | None) -> Operation[int]:
         """Delete the live jobs of a key, also those that are claimed: their locks become void."""
         yield from self.dialect.seize()
-        found = yield from self.find(queue, key, kinds)
+        found = yield from self.find(queue, key, kinds, only_look=False)
         held = yield from self.find_keys([row.identity for row in found])
         stored = yield from self.stored(row.job_id for row in held.values())
         yield from self.remove([(row, stored.get(row.job_id)) for row in held.values()])
@@ -378,6 +388,9 @@ class Jobs:
             ]
         )
         yield from self.delete_jobs([row.job_id for row, _ in jobs])
+        sql = self.dialect.sql(FREE_PERMIT)
+        for row, _ in jobs:
+            yield Statement("jobs.free_permit", sql, (row.queue_id, IN_FLIGHT, row.job_id))
 
     def unline(self, members: Sequence[Member]) -> Operation[None]:
         """Take jobs out of their lines; who comes after a head is made ready."""
@@ -393,12 +406,11 @@ class Jobs:
         identities = sorted(row.identity for row in rows)
         yield from self.queues.delete("jobs.free_keys", "{job_keys}", KEY_IDENTITY, identities)
 
-    def delete_jobs(self, ids: Iterable[int], *, errors: bool = True) -> Operation[None]:
-        """Delete jobs, and what is written of their attempts, if they can have had any."""
+    def delete_jobs(self, ids: Iterable[int]) -> Operation[None]:
+        """Delete jobs, and what is written of their attempts."""
         rows = [(id,) for id in sorted(ids)]
-        if errors:
-            for table in ("{job_errors}", "{holds}"):
-                yield from self.queues.delete("jobs.delete_traces", table, JOB_ID, rows)
+        for table in ("{job_errors}", "{holds}"):
+            yield from self.queues.delete("jobs.delete_traces", table, JOB_ID, rows)
         yield from self.queues.delete("jobs.delete", "{jobs}", {"id": "bigint"}, rows)
 
 
@@ -476,7 +488,7 @@ def refuse_oversized(postings: Iterable[Posting], lanes: Mapping[LaneName, Lane]
             raise oversized(posting, limit)
 
 
-def repeated(error: UniqueViolation) -> SerializationFailure:
+def repeated(error: UniqueViolation | str) -> SerializationFailure:
     """Ids are given once: such a job is there only if an earlier try is being committed."""
     return SerializationFailure(f"these jobs are being committed; look again ({error})")
 
@@ -524,7 +536,8 @@ JOB = {
 JOB_COLUMNS = """j.id, j.created_at, j.due_at, j.encoding, j.job_key, j.ordering_key, j.headers,
     j.payload"""
 
-FIND = "SELECT j.id, j.due_at FROM (<source>) w {join} {jobs} j {by_key} ON j.id = w.id"
+FIND = """
+    SELECT j.id, j.due_at FROM (<source>) w {join} {jobs} j {by_key} ON j.id = w.id {as_now}"""
 
 STORED = """
     SELECT j.id, l.queue_id, j.lane_id, j.due_at, j.payload, j.encoding, j.headers, j.job_key,
@@ -537,6 +550,10 @@ LOCK_KEYS = """
     {join} {job_keys} k {by_key}
         ON k.queue_id = w.queue_id AND k.job_key = w.job_key AND k.kind = w.kind
     ORDER BY k.queue_id, k.job_key, k.kind <lock>"""
+
+FREE_PERMIT = """
+    UPDATE {permits} SET free_at = 0, token = 0, job_id = 0
+    WHERE queue_id = ? AND purpose = ? AND job_id = ?"""
 
 FIND_KEY = """
     SELECT k.queue_id, k.job_key, k.kind, k.job_id, k.lane_id, k.due_at

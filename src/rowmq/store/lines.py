@@ -1,9 +1,10 @@
 """Lines: the jobs of one ordering key, one after the other.
 
 Only the head of a line is in `ready`, or claimed; the others wait. Whoever finishes the head puts
-the next one there, in the same transaction. So a claim knows nothing of lines, and costs nothing
-more for them. The order is that of claims: priority, time, id. A head that is tried again stays the
-head, and whoever joins in front of one that was never claimed takes its place.
+the next one there, in the same transaction; the last one takes the line's row with it. So a claim
+knows nothing of lines, and costs nothing more for them. The order is that of claims: priority,
+time, id. A head that is tried again stays the head, and whoever joins in front of one that was
+never claimed takes its place.
 
 A line's row is locked by whoever joins it or ends its head: nobody can join a line unseen.
 """
@@ -73,6 +74,7 @@ class Lines:
         for member in sorted(members, key=lambda member: member.order):
             joining.setdefault(member.line, []).append(member)
         new_heads: list[Member] = []
+        old_heads: list[Member] = []
         waiting: list[Member] = []
         for line, group in joining.items():
             first, head = group[0], heads[line]
@@ -83,9 +85,12 @@ class Lines:
                     head = None
             if head is None:
                 new_heads.append(group.pop(0))
+            else:
+                old_heads.append(head)
             waiting += group
         yield from self.queues.insert("lines.wait", "{waiting}", MEMBER, waiting)
-        yield from self.set_heads(new_heads)
+        # Also where the head stays: who reads an older snapshot must not miss those who joined.
+        yield from self.set_heads([*new_heads, *old_heads])
         return [head.ready for head in new_heads]
 
     def leave(self, members: Iterable[tuple[LineKey, int]]) -> Operation[list[ReadyRow]]:
@@ -103,9 +108,9 @@ class Lines:
         yield from self.queues.delete(
             "lines.move_up", "{waiting}", WAITING_KEY, following_keys(following)
         )
-        empty = set(ended) - {member.line for member in following}
         yield from self.set_heads(following)
-        yield from self.set_heads([Member(*line, 0, 0, 0, 0) for line in sorted(empty)])
+        empty = sorted(set(ended) - {member.line for member in following})
+        yield from self.queues.delete("lines.end", "{lines}", LINE_KEY, empty)
         return [member.ready for member in following]
 
     def lock(
@@ -159,13 +164,6 @@ class Lines:
         """Write down who the heads of locked lines are; job 0 is nobody."""
         yield from self.queues.update("lines.set_heads", "{lines}", HEAD, tuple(LINE_KEY), heads)
 
-    def forget_empty(self, limit: int) -> Operation[int]:
-        """Delete rows of lines that nobody is in."""
-        result = yield Statement("lines.empty", self.dialect.sql(EMPTY), (limit,))
-        rows = [(queue_id, as_text(key)) for queue_id, key in result]
-        yield from self.queues.delete("lines.forget", "{lines}", LINE_KEY, rows)
-        return len(rows)
-
 
 def following_keys(members: Sequence[Member]) -> list[tuple[int, str, int, int, int]]:
     return [(*member.line, *member.order) for member in members]
@@ -198,9 +196,5 @@ FIRST_WAITING = """
     SELECT * FROM (
         SELECT queue_id, ordering_key, precedence, due_at, job_id, lane_id FROM {waiting}
         WHERE queue_id = ? AND ordering_key = ?
-        ORDER BY queue_id, ordering_key, precedence, due_at, job_id LIMIT 1
+        ORDER BY queue_id, ordering_key, precedence, due_at, job_id LIMIT 1 {as_now}
     ) AS first_in_line"""
-
-EMPTY = """
-    SELECT queue_id, ordering_key FROM {lines} WHERE head_id = 0
-    ORDER BY queue_id, ordering_key LIMIT ? {skip_locked}"""

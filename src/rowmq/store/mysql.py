@@ -36,7 +36,7 @@ class MySQLDialect(Dialect):
     join = "STRAIGHT_JOIN"
     snapshots = True
     by_key = "FORCE INDEX (PRIMARY)"
-    for_share = "LOCK IN SHARE MODE"  # MariaDB has no other
+    for_share = as_now = "LOCK IN SHARE MODE"  # MariaDB has no other
     # Not INSERT IGNORE, which also turns errors of any other kind into silence.
     on_conflict = "ON DUPLICATE KEY UPDATE version = {offsets}.version"
     lock_topic = """
@@ -55,11 +55,16 @@ class MySQLDialect(Dialect):
         return int(result.rows[0][0])
 
     def update_from(
-        self, table: str, source: str, keys: Sequence[str], sets: Mapping[str, str]
+        self,
+        table: str,
+        source: str,
+        keys: Sequence[str],
+        sets: Mapping[str, str],
+        where: str = "1 = 1",
     ) -> str:
         changes = ", ".join(f"t.{column} = {value}" for column, value in sets.items())
         joined = f"({source}) w STRAIGHT_JOIN {table} t {self.by_key} ON {equal(keys)}"
-        return f"UPDATE {joined} SET {changes}"
+        return f"UPDATE {joined} SET {changes} WHERE {where}"
 
     def delete_from(self, table: str, source: str, keys: Sequence[str]) -> str:
         joined = f"({source}) w STRAIGHT_JOIN {table} t {self.by_key} ON {equal(keys)}"

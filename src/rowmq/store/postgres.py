@@ -83,6 +83,11 @@ class PostgresDialect(Dialect):
     def pack(self, rows: Sequence[Sequence[int]]) -> Any:
         return [list(row) for row in rows]
 
+    packs = "?::bigint = ANY (claimed)"
+
+    def packed(self, number: int) -> Any:
+        return number
+
     def unpack(self, value: Any) -> list[list[int]]:
         return [list(row) for row in value]
 

@@ -6,12 +6,12 @@ believes; and only what that gives back is claimed. What is more than the usual 
 that all databases have in common.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from rowmq.errors import UniqueViolation
 from rowmq.store.claims import ClaimedJob, Claims, Cursor, Entry, OpenLane, job_of
-from rowmq.store.jobs import JOB_COLUMNS, Jobs, Posting, repeated
+from rowmq.store.jobs import JOB_COLUMNS, KEY, Jobs, KeyRow, Posting, repeated
 from rowmq.store.queues import IDS_A_BLOCK, Queues
 from rowmq.store.settles import Settle, Settles, refused, stale
 from rowmq.store.statement import Operation, Statement
@@ -50,6 +50,18 @@ class PostgresJobs(Jobs):
                 return [due[id] for id in ids]
         # A lane is missing, or a payload too large; or there is more to it.
         return (yield from super().put(postings, ids, again=again, notify=notify))
+
+    def lock_keys(self, rows: Iterable[KeyRow]) -> Operation[dict[tuple[int, str, str], KeyRow]]:
+        # New rows and old ones are locked in one pass, in order: two would go in circles.
+        held: dict[tuple[int, str, str], KeyRow] = {}
+        for run in self.queues.runs(sorted({row.identity: row for row in rows}.values())):
+            sql, params = self.dialect.insert_into("{job_keys} AS k", KEY, run, LOCK_KEY)
+            for q, key, kind, *rest in (
+                yield Statement("jobs.take_keys", self.dialect.sql(sql), params)
+            ):
+                row = KeyRow(q, key, kind, *rest)
+                held[row.identity] = row
+        return held
 
     def tell(self, names: Collection[str]) -> Operation[None]:
         if names:
@@ -104,6 +116,11 @@ class PostgresClaims(Claims):
             sql = self.dialect.sql(CLAIM_MANY)
         params = [*where, limit, token, lock_us, owner]
         result = yield Statement("claims.claim", sql, params, sole=True)
+        if not result.rows and len(lanes) > 1:
+            # Others may have the first jobs of the best lanes for long: then the next one's turn
+            # comes.
+            how = (limit, token, lock_us, owner)
+            return (yield from super().claim(lanes, *how))
         return [job_of(Entry(*row[1:6]), row[0], row[6:]) for row in result]
 
 
@@ -137,6 +154,10 @@ def ack_params(settles: Sequence[Settle]) -> list[Any]:
         [settle.entry.deliveries for settle in settles],
     ]
 
+
+LOCK_KEY = """
+    ON CONFLICT (queue_id, job_key, kind) DO UPDATE SET job_id = k.job_id
+    RETURNING k.queue_id, k.job_key, k.kind, k.job_id, k.lane_id, k.due_at"""
 
 NOTIFY = "SELECT COUNT(pg_notify('{channel}', name)) FROM unnest($1::text[]) AS t (name)"
 
@@ -308,9 +329,11 @@ ACK = """
         DELETE FROM {jobs} j WHERE j.id = ANY (ARRAY(SELECT job_id FROM valid WHERE keep = 0))
     ),
     traces AS (
-        DELETE FROM {job_errors} e WHERE e.job_id = ANY (
-            ARRAY(SELECT job_id FROM valid WHERE keep = 0 AND deliveries > 1)
-        )
+        DELETE FROM {job_errors} e
+        WHERE e.job_id = ANY (ARRAY(SELECT job_id FROM valid WHERE keep = 0))
+    ),
+    notes AS (
+        DELETE FROM {holds} n WHERE n.job_id = ANY (ARRAY(SELECT job_id FROM valid WHERE keep = 0))
     ),
     mark AS MATERIALIZED (
         SELECT h.token, string_agg(
@@ -321,8 +344,8 @@ ACK = """
         GROUP BY h.token
     ),
     marked AS (
-        UPDATE {locks} k SET settled = m.settled FROM mark m
-        WHERE k.token = m.token AND position('0' IN m.settled) > 0
+        UPDATE {locks} k SET settled = (SELECT m.settled FROM mark m WHERE m.token = k.token)
+        WHERE k.token = ANY (ARRAY(SELECT token FROM mark WHERE position('0' IN settled) > 0))
     ),
     ended AS (
         DELETE FROM {locks} k WHERE k.token = ANY (

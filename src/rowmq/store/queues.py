@@ -219,7 +219,8 @@ class Queues:
                 rows = [(queue_id, 0, purpose, number) for number in range(first, last + 1)]
                 yield from self.insert("queues.add_permits", "{permits}", PERMIT, rows)
             if known > limit:
-                sql = self.dialect.sql(DROP_PERMITS)
+                # Those in use stay, and are counted, until they are free; unless nothing is.
+                sql = self.dialect.sql(DROP_PERMITS if limit else DROP_ALL_PERMITS)
                 yield Statement("queues.drop_permits", sql, (queue_id, purpose, limit))
 
     def keeps(self, queue_ids: Iterable[int]) -> Operation[dict[int, tuple[bool, bool]]]:
@@ -267,14 +268,20 @@ class Queues:
             yield Statement(name, sql, params)
 
     def select(
-        self, name: str, template: str, columns: dict[str, str], rows: Sequence[Sequence[Any]]
+        self,
+        name: str,
+        template: str,
+        columns: dict[str, str],
+        rows: Sequence[Sequence[Any]],
+        *,
+        sole: bool = False,
     ) -> Operation[list[Row]]:
         """What a query gives for given rows, its `<source>`."""
         found: list[Row] = []
         for run in self.runs(rows):
             source, params = self.dialect.given(columns, run)
             sql = self.dialect.sql(template.replace("<source>", source))
-            found += (yield Statement(name, sql, params)).rows
+            found += (yield Statement(name, sql, params, sole=sole)).rows
         return found
 
     def runs(self, items: Sequence[Any]) -> Iterable[list[Any]]:
@@ -327,9 +334,13 @@ CONFIGURE = "UPDATE {queues} SET <sets> WHERE queue = ?"
 LIMITS = "SELECT id, max_in_flight, rate FROM {queues} WHERE queue = ? {for_update}"
 
 COUNT_PERMITS = """
-    SELECT COALESCE(MAX(number), 0) FROM {permits} WHERE queue_id = ? AND purpose = ?"""
+    SELECT COALESCE(MAX(number), 0) FROM {permits} WHERE queue_id = ? AND purpose = ? {as_now}"""
 
-DROP_PERMITS = "DELETE FROM {permits} WHERE queue_id = ? AND purpose = ? AND number > ?"
+DROP_ALL_PERMITS = "DELETE FROM {permits} WHERE queue_id = ? AND purpose = ? AND number > ?"
+
+DROP_PERMITS = """
+    DELETE FROM {permits}
+    WHERE queue_id = ? AND purpose = ? AND number > ? AND token = 0 AND free_at <= {now}"""
 
 KEEPS = """
     SELECT q.id, q.keep_completed, q.keep_failed

@@ -14,13 +14,13 @@ from enum import Enum
 from typing import NamedTuple
 
 from rowmq.errors import AlreadySettled, StaleLease
-from rowmq.store.claims import Claims, Entry
+from rowmq.store.claims import Claims, Entry, is_of
 from rowmq.store.dialect import as_text
 from rowmq.store.jobs import KEY_IDENTITY, KeyRow
 from rowmq.store.lines import ReadyRow
 from rowmq.store.statement import Operation, Statement
 
-__all__ = ["Held", "Kind", "Settle", "Settles", "refused", "stale"]
+__all__ = ["SAME_PLACE", "Held", "Kind", "Settle", "Settles", "refused", "stale"]
 
 
 class Kind(Enum):
@@ -33,6 +33,10 @@ class Kind(Enum):
     """A reject before it was tried: no attempt is counted."""
     RELEASE = "release"
     EXTEND = "extend"
+
+
+SAME_PLACE = -1
+"""The delay of a nack that leaves the job where it stood in its lane."""
 
 
 class Settle(NamedTuple):
@@ -93,10 +97,9 @@ class Settles:
             sorted({s.identity for s, o in zip(settles, outcomes, strict=True) if s.key and not o})
         )
         for place, settle in enumerate(settles):
-            if settle.key and not outcomes[place]:
-                row = keys.get(settle.identity)
-                if row is None or row.job_id != settle.entry.job_id:
-                    outcomes[place] = stale(settle)
+            mine = is_of(keys.get(settle.identity), settle.entry.job_id)
+            if settle.key and not outcomes[place] and not mine:
+                outcomes[place] = stale(settle)
         valid = [s for s, outcome in zip(settles, outcomes, strict=True) if outcome is None]
         yield from self.apply(valid, held, keys)
         if again:
@@ -104,11 +107,18 @@ class Settles:
         return outcomes
 
     def settle_or_raise(
-        self, settles: Sequence[Settle], *, again: bool = False
+        self, settles: Sequence[Settle], doubtful: Sequence[int]
     ) -> Operation[list[Exception | None]]:
-        """Settle jobs; or raise why one cannot be, so that the caller's transaction fails."""
-        outcomes = yield from self.settle(settles, again=again)
-        for outcome in outcomes:
+        """Settle jobs; or raise why one cannot be, so that the caller's transaction fails.
+
+        `doubtful` are the places of those that were settled in a transaction before, of which
+        nobody knows what became.
+        """
+        outcomes = yield from self.settle(settles)
+        for place, outcome in enumerate(outcomes):
+            is_stale = isinstance(outcome, StaleLease)
+            if is_stale and place in doubtful and (yield from self.was_settled(settles[place])):
+                raise refused(settles[place])
             if outcome is not None:
                 raise outcome
         return outcomes
@@ -153,7 +163,7 @@ class Settles:
         if not settles:
             return
         keeps = yield from self.queues.keeps(settle.queue_id for settle in settles)
-        completed, failed, dropped, traced = [], [], [], []
+        completed, failed, dropped = [], [], []
         for s in settles:
             keep_completed, keep_failed = keeps.get(s.queue_id, (True, True))
             lock, attempts = held[s.token], s.entry.attempts + (s.kind is not Kind.REFUSE)
@@ -163,14 +173,11 @@ class Settles:
                 completed.append((s.queue_id, s.entry.job_id, *times, *counts))
             elif s.kind is not Kind.ACK and keep_failed:
                 failed.append((s.queue_id, s.entry.job_id, *times, *counts, s.error))
-            elif s.entry.deliveries > 1:
-                traced.append(s.entry.job_id)
             else:
                 dropped.append(s.entry.job_id)
         yield from self.queues.insert("settles.complete", "{completed}", COMPLETED, completed)
         yield from self.queues.insert("settles.fail", "{failed}", FAILED, failed)
-        yield from self.jobs.delete_jobs(dropped, errors=False)
-        yield from self.jobs.delete_jobs(traced)
+        yield from self.jobs.delete_jobs(dropped)
 
     def note(self, settles: Sequence[Settle], held: Mapping[int, Held]) -> Operation[None]:
         """Note why attempts failed, and where keyed jobs will be ready next."""
@@ -178,7 +185,9 @@ class Settles:
             (s.entry.job_id, held[s.token].now, s.entry.attempts + 1, s.error) for s in settles
         ]
         yield from self.queues.insert("settles.note", "{job_errors}", JOB_ERROR, errors)
-        rows = [(*s.identity, held[s.token].now + s.delay_us) for s in settles if s.key is not None]
+        rows = [
+            (*s.identity, due_again(s, held[s.token].now)) for s in settles if s.key is not None
+        ]
         columns = KEY_IDENTITY | {"due_at": "bigint"}
         yield from self.queues.update(
             "settles.move_keys", "{job_keys}", columns, tuple(KEY_IDENTITY), rows
@@ -201,8 +210,6 @@ class Settles:
         for s in settles:
             until = held[s.token].now + s.delay_us
             yield Statement("settles.extend", self.dialect.sql(EXTEND), (until, s.token, until))
-            if s.entry.permit:
-                yield from self.claims.extend_permits(s.token, [s.queue_id], until)
 
     def forgive(
         self, settles: Sequence[Settle], outcomes: list[Exception | None]
@@ -219,15 +226,25 @@ class Settles:
             if done:
                 outcomes[place] = None
 
+    def was_settled(self, settle: Settle) -> Operation[bool]:
+        """Whether the attempt at a job has an end: the job is done, or it was nacked."""
+        if (yield from self.is_done(settle)):
+            return True
+        params = (settle.entry.job_id, settle.entry.attempts + 1)
+        result = yield Statement("settles.is_noted", self.dialect.sql(IS_NOTED), params)
+        return bool(result.rows)
+
     def is_done(self, settle: Settle) -> Operation[bool]:
         """Whether a job is in the archive, or gone."""
         id = settle.entry.job_id
         sql = self.dialect.sql(IS_KEPT)
         if not (yield Statement("settles.is_kept", sql, (id,))).rows:
+            # Or it was updated; then its key has another job.
+            keyed = [settle.identity] if settle.key is not None else []
+            return not (yield from self.jobs.seen_keys(keyed))
+        sql = self.dialect.sql(IS_FAILED)
+        if (yield Statement("settles.is_failed", sql, (id,))).rows:
             return True
-        if settle.kind is not Kind.ACK:
-            sql = self.dialect.sql(IS_FAILED)
-            return bool((yield Statement("settles.is_failed", sql, (id,))).rows)
         sql = self.dialect.sql(IS_COMPLETED)
         params = (settle.queue_id, settle.entry.due_at, id)
         return bool((yield Statement("settles.is_completed", sql, params)).rows)
@@ -238,7 +255,12 @@ def put_back(settle: Settle, now: int) -> ReadyRow:
     entry = settle.entry
     if settle.kind is Kind.RELEASE:
         return entry.ready._replace(deliveries=entry.deliveries - 1)
-    return entry.ready._replace(due_at=now + settle.delay_us, attempts=entry.attempts + 1)
+    return entry.ready._replace(due_at=due_again(settle, now), attempts=entry.attempts + 1)
+
+
+def due_again(settle: Settle, now: int) -> int:
+    """When a nacked job is due."""
+    return settle.entry.due_at if settle.delay_us == SAME_PLACE else now + settle.delay_us
 
 
 def refusal(settle: Settle, held: Held | None) -> Exception | None:
@@ -283,9 +305,11 @@ LOCK = """
 
 EXTEND = "UPDATE {locks} SET locked_until = ? WHERE token = ? AND locked_until < ?"
 
-IS_KEPT = "SELECT id FROM {jobs} WHERE id = ?"
+IS_KEPT = "SELECT id FROM {jobs} WHERE id = ? {as_now}"
 
-IS_FAILED = "SELECT job_id FROM {failed} WHERE job_id = ?"
+IS_FAILED = "SELECT job_id FROM {failed} WHERE job_id = ? {as_now}"
+
+IS_NOTED = "SELECT job_id FROM {job_errors} WHERE job_id = ? AND attempt = ? {as_now}"
 
 IS_COMPLETED = """
     SELECT job_id FROM {completed} WHERE queue_id = ? AND finished_at >= ? AND job_id = ? LIMIT 1"""

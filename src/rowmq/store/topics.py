@@ -538,16 +538,15 @@ def check_limit(max_payload_bytes: int | None) -> int | None:
     return max_payload_bytes
 
 
-def check_retention(retention: Duration | None) -> int | None:
+def check_retention(retention: Duration | None, *, name: str = "retention") -> int | None:
     """A retention in whole microseconds; KEEP_FOR_EVER for one without end."""
     if retention is None:
         return None
     if isinstance(retention, float | timedelta) and retention in (math.inf, timedelta.max):
         return KEEP_FOR_EVER
-    micros = round(to_seconds(retention, name="retention") * 1_000_000)
+    micros = round(to_seconds(retention, name=name) * 1_000_000)
     if micros == 0:
         raise InvalidOption(
-            f"retention must be more than zero, not {retention!r}; timedelta.max keeps messages "
-            f"for ever"
+            f"{name} must be more than zero, not {retention!r}; timedelta.max keeps for ever"
         )
     return micros

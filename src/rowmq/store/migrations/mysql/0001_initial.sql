@@ -235,11 +235,13 @@ CREATE TABLE IF NOT EXISTS {job_errors} (
     PRIMARY KEY (job_id, failed_at, attempt)
 ) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
 
--- A limit of n is n permits: to start a job takes one that is free. Purposes: 1 in flight, 2 rate.
+-- A limit of n is n permits: to start a job takes one that is free. Purposes: 1 in flight, which is
+-- free when its job is settled, or its lock is gone; 2 rate, which is free when its time has come.
 CREATE TABLE IF NOT EXISTS {permits} (
     queue_id bigint NOT NULL,
     free_at  bigint NOT NULL,
     token    bigint NOT NULL DEFAULT 0,
+    job_id   bigint NOT NULL DEFAULT 0,
     purpose  smallint NOT NULL,
     number   integer NOT NULL,
     PRIMARY KEY (queue_id, purpose, number),

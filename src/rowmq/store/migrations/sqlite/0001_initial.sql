@@ -242,11 +242,13 @@ CREATE TABLE {job_errors} (
     PRIMARY KEY (job_id, failed_at, attempt)
 ) WITHOUT ROWID;
 
--- A limit of n is n permits: to start a job takes one that is free. Purposes: 1 in flight, 2 rate.
+-- A limit of n is n permits: to start a job takes one that is free. Purposes: 1 in flight, which is
+-- free when its job is settled, or its lock is gone; 2 rate, which is free when its time has come.
 CREATE TABLE {permits} (
     queue_id integer NOT NULL,
     free_at  integer NOT NULL,
     token    integer NOT NULL DEFAULT 0,
+    job_id   integer NOT NULL DEFAULT 0,
     purpose  integer NOT NULL,
     number   integer NOT NULL,
     PRIMARY KEY (queue_id, purpose, number)
