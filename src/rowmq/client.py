@@ -194,8 +194,8 @@ class RowMQ(Topics, Queues, Subscribing, Administration):
             subscriber.close()
         self._home.heart.close()
         self._watcher.close()
-        self._desk.close()
         self._driver.close()
+        self._desk.close()
 
     def __enter__(self) -> Self:
         return self
@@ -294,12 +294,12 @@ class AsyncRowMQ(AsyncTopics, AsyncQueues, AsyncSubscribing, AsyncAdministration
         for subscriber in list(self._home.subscribers):
             await subscriber.close()
         await self._combiner.close()
-        self._desk.close()
         if self._watcher.busy or self._home.heart.busy:
             # Then they wait for their threads, which the loop's must not.
             await asyncio.to_thread(self._home.heart.close)
             await asyncio.to_thread(self._watcher.close)
         await self._driver.close()
+        self._desk.close()
 
     async def __aenter__(self) -> Self:
         return self

@@ -44,6 +44,11 @@ WATCHED_SECONDS_MAX = 1.0
 
 PERMITS_MAX = 10_000
 
+UNSETTLED_MAX = 20
+"""How often a job may be claimed and not be settled, if nothing else is said: one that kills its
+worker is not to do so for ever.
+"""
+
 NewJob = Callable[..., Any]
 """Makes a job of what it shows, and of its ticket."""
 
@@ -328,7 +333,13 @@ class Core:
         for chosen in states:
             done = BATCH
             while done >= BATCH:
-                prune = partial(archive.prune, self.view.queue, state=chosen, older_than_us=age)
+                prune = partial(
+                    archive.prune,
+                    self.view.queue,
+                    self.view.kinds,
+                    state=chosen,
+                    older_than_us=age,
+                )
                 done = yield partial(self.desk.run, prune, connection)
                 total += done
         return total
@@ -395,9 +406,17 @@ class Core:
 def delivered_too_often(facts: Facts, view: View) -> str | None:
     """Why a job is not to be tried any more, if so."""
     most = view.max_deliveries
-    if most is None or facts.deliveries <= most:
+    if most is not None:
+        too_often = facts.deliveries > most
+        story = f"it was claimed {facts.deliveries} times, and max_deliveries is {most}"
+        return story if too_often else None
+    unsettled = facts.deliveries - 1 - facts.attempts
+    if unsettled < UNSETTLED_MAX:
         return None
-    return f"it was claimed {facts.deliveries} times, and max_deliveries is {most}"
+    return (
+        f"it was claimed {unsettled} times and not settled: its workers died, or were slower than "
+        f"its lock_timeout; max_deliveries= sets another limit"
+    )
 
 
 def due_micros(at: datetime) -> int:

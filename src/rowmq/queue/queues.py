@@ -47,7 +47,7 @@ class Queues:
         kind: str | None = None,
         lock_timeout: Duration = LOCK_SECONDS,
         retry: RetryStrategy | None = None,
-        max_deliveries: int | None = None,
+        max_deliveries: float | None = None,
         poll_interval: Duration = POLL_SECONDS,
     ) -> Queue[Any]: ...
 
@@ -60,7 +60,7 @@ class Queues:
         kind: str | None = None,
         lock_timeout: Duration = LOCK_SECONDS,
         retry: RetryStrategy | None = None,
-        max_deliveries: int | None = None,
+        max_deliveries: float | None = None,
         poll_interval: Duration = POLL_SECONDS,
     ) -> Queue[T]: ...
 
@@ -72,7 +72,7 @@ class Queues:
         kind: str | None = None,
         lock_timeout: Duration = LOCK_SECONDS,
         retry: RetryStrategy | None = None,
-        max_deliveries: int | None = None,
+        max_deliveries: float | None = None,
         poll_interval: Duration = POLL_SECONDS,
     ) -> Queue[Any]:
         """A handle of a queue, which is made by the first job in it.
@@ -81,7 +81,8 @@ class Queues:
         handle with a type sees jobs of that type, and those that were put without one; a handle
         without sees all. A claimed job is locked for `lock_timeout`. A nacked one waits as `retry`
         says: by default 20 attempts, from a second to an hour apart. One that was claimed more
-        often than `max_deliveries` has failed, before it is tried again.
+        often than `max_deliveries` has failed, before it is tried again; by default, one that was
+        claimed 20 times and never settled. `math.inf` is no limit.
         """
         view = view_of(
             name,
@@ -121,7 +122,7 @@ class AsyncQueues:
         kind: str | None = None,
         lock_timeout: Duration = LOCK_SECONDS,
         retry: RetryStrategy | None = None,
-        max_deliveries: int | None = None,
+        max_deliveries: float | None = None,
         poll_interval: Duration = POLL_SECONDS,
     ) -> AsyncQueue[Any]: ...
 
@@ -134,7 +135,7 @@ class AsyncQueues:
         kind: str | None = None,
         lock_timeout: Duration = LOCK_SECONDS,
         retry: RetryStrategy | None = None,
-        max_deliveries: int | None = None,
+        max_deliveries: float | None = None,
         poll_interval: Duration = POLL_SECONDS,
     ) -> AsyncQueue[T]: ...
 
@@ -146,7 +147,7 @@ class AsyncQueues:
         kind: str | None = None,
         lock_timeout: Duration = LOCK_SECONDS,
         retry: RetryStrategy | None = None,
-        max_deliveries: int | None = None,
+        max_deliveries: float | None = None,
         poll_interval: Duration = POLL_SECONDS,
     ) -> AsyncQueue[Any]:
         """A handle of a queue, which is made by the first job in it: see `RowMQ.queue`."""

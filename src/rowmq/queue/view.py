@@ -1,5 +1,6 @@
 """What a handle of a queue sees, and how it treats what it claims: one frozen value."""
 
+import math
 from collections.abc import Collection
 from typing import Any
 
@@ -34,7 +35,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     type: Any
     lock_us: int
     retry: RetryStrategy
-    max_deliveries: int | None
+    max_deliveries: float | None
     poll_interval: float
 
     @property
@@ -53,7 +54,7 @@ def view_of(
     kind: str | None,
     lock_timeout: Duration,
     retry: RetryStrategy | None,
-    max_deliveries: int | None,
+    max_deliveries: float | None,
     poll_interval: Duration,
 ) -> View:
     """The checked options of `queue`."""
@@ -63,11 +64,15 @@ def view_of(
         type=check_type(type),
         lock_us=micros_of("lock_timeout", lock_timeout),
         retry=DEFAULT_RETRY if retry is None else check_retry("retry", retry),
-        max_deliveries=(
-            None if max_deliveries is None else whole("max_deliveries", max_deliveries)
-        ),
+        max_deliveries=check_deliveries(max_deliveries),
         poll_interval=positive("poll_interval", poll_interval),
     )
+
+
+def check_deliveries(limit: float | None) -> float | None:
+    if limit is None or limit == math.inf:
+        return limit
+    return whole("max_deliveries", limit)  # type: ignore[arg-type]
 
 
 def micros_of(name: str, duration: Duration) -> int:

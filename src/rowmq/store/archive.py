@@ -83,8 +83,9 @@ class Archive:
             given_back = State.RETRYABLE if entry.attempts else State.PENDING
             counts[given_back if expired else State.PROCESSING] += 1
         for state, table in ((State.COMPLETED, "{completed}"), (State.FAILED, "{failed}")):
-            of_kinds = "" if lanes.whole else JOINED + in_lanes(lanes)
+            of_kinds = "" if lanes.whole else JOINED
             template = COUNT.replace("<table>", table).replace("<of kinds>", of_kinds)
+            template = template.replace("<kinds>", "" if lanes.whole else in_lanes(lanes))
             result = yield self._one("archive.count", template, lanes.queue_id)
             counts[state] = int(result.rows[0][0])
         return counts
@@ -233,26 +234,37 @@ class Archive:
         )
         return [job.id for job in chosen]
 
-    def prune(self, queue: str, *, state: State, older_than_us: int | None) -> Operation[int]:
+    def prune(
+        self,
+        queue: str,
+        kinds: Collection[str] | None,
+        *,
+        state: State,
+        older_than_us: int | None,
+    ) -> Operation[int]:
         """Delete a batch of what is older than given, or than the queue keeps it; how many."""
+        lanes = yield from self.lanes(queue, kinds)
+        if lanes is None:
+            return 0
         sql = self.dialect.sql(RETENTION)
         params = (self.dialect.text(queue),)
-        for queue_id, completed_us, failed_us, now in (
-            yield Statement("archive.retention", sql, params)
-        ):
+        for completed_us, failed_us, now in (yield Statement("archive.retention", sql, params)):
             kept = completed_us if state is State.COMPLETED else failed_us
             age = kept if older_than_us is None else older_than_us
             if age is None:
                 return 0
-            return (yield from self._prune(queue_id, state, now - age))
+            return (yield from self._prune(lanes, state, now - age))
         return 0
 
-    def _prune(self, queue_id: int, state: State, before: int) -> Operation[int]:
+    def _prune(self, lanes: Lanes, state: State, before: int) -> Operation[int]:
+        queue_id = lanes.queue_id
         completed = state is State.COMPLETED
-        template = OLD_COMPLETED if completed else OLD_FAILED
-        result = yield Statement(
-            "archive.old", self.dialect.sql(template), (queue_id, before, BATCH)
-        )
+        table = "{completed}" if completed else "{failed}"
+        of_kinds = "" if lanes.whole else JOINED
+        template = OLD.replace("<table>", table).replace("<of kinds>", of_kinds)
+        template = template.replace("<kinds>", "" if lanes.whole else in_lanes(lanes))
+        params = (queue_id, before, BATCH)
+        result = yield Statement("archive.old", self.dialect.sql(template), params)
         rows = [(queue_id, finished_at, job_id) for finished_at, job_id in result]
         if completed:
             yield from self.queues.delete("archive.prune", "{completed}", COMPLETED_KEY, rows)
@@ -390,7 +402,7 @@ COUNT_READY = """
 
 COUNT_WAITING = "SELECT lane_id, COUNT(*) FROM {waiting} WHERE queue_id = ? GROUP BY lane_id"
 
-COUNT = "SELECT COUNT(*) FROM <table> f <of kinds> WHERE f.queue_id = ?"
+COUNT = "SELECT COUNT(*) FROM <table> f <of kinds> WHERE f.queue_id = ? <kinds>"
 
 JOINED = "{join} {jobs} j ON j.id = f.job_id "
 
@@ -427,15 +439,12 @@ LOCK_FAILED = """
     FROM (<source>) w {join} {failed} f {by_key} ON f.job_id = w.job_id
     ORDER BY f.job_id {for_update}"""
 
-RETENTION = "SELECT id, retention_us, failed_retention_us, {now} FROM {queues} WHERE queue = ?"
+RETENTION = "SELECT retention_us, failed_retention_us, {now} FROM {queues} WHERE queue = ?"
 
-OLD_COMPLETED = """
-    SELECT finished_at, job_id FROM {completed} WHERE queue_id = ? AND finished_at <= ?
-    ORDER BY finished_at, job_id LIMIT ? {skip_locked}"""
-
-OLD_FAILED = """
-    SELECT finished_at, job_id FROM {failed} WHERE queue_id = ? AND finished_at <= ?
-    ORDER BY finished_at, job_id LIMIT ? {skip_locked}"""
+OLD = """
+    SELECT f.finished_at, f.job_id FROM <table> f <of kinds>
+    WHERE f.queue_id = ? AND f.finished_at <= ? <kinds>
+    ORDER BY f.finished_at, f.job_id LIMIT ? {skip_locked}"""
 
 SOME_WAITING = """
     SELECT queue_id, ordering_key, precedence, due_at, job_id FROM {waiting}

@@ -373,7 +373,9 @@ class Claims:
         """Make jobs of a lock ready again, but not those whose key somebody has locked now: which
         stay. A job that was updated or dropped is not there any more.
         """
-        stored = yield from self.jobs.stored(entry.job_id for entry in left.values())
+        # A plain look, in a transaction of our own: it waits for nobody.
+        ids = [entry.job_id for entry in left.values()]
+        stored = yield from self.jobs.stored(ids, only_look=True)
         keys = {
             place: (job.queue_id, job.key, job.kind)
             for place, entry in left.items()

@@ -242,9 +242,7 @@ class Jobs:
             if not missing:
                 return held
             ending = self.dialect.unless_there("job_id")
-            for run in self.queues.runs(missing):
-                sql, params = self.dialect.insert_into("{job_keys}", KEY, run, ending)
-                yield Statement("jobs.take_keys", self.dialect.sql(sql), params)
+            yield from self.queues.insert("jobs.take_keys", "{job_keys}", KEY, missing, ending)
             held |= yield from self.find_keys([row.identity for row in missing])
         raise SerializationFailure("a key was made and taken away again and again")
 
@@ -388,9 +386,17 @@ class Jobs:
             ]
         )
         yield from self.delete_jobs([row.job_id for row, _ in jobs])
-        sql = self.dialect.sql(FREE_PERMIT)
         for row, _ in jobs:
-            yield Statement("jobs.free_permit", sql, (row.queue_id, IN_FLIGHT, row.job_id))
+            yield from self.free_permit(row)
+
+    def free_permit(self, row: KeyRow) -> Operation[None]:
+        """Let the permit of a claimed job be used again, if it has one."""
+        params = (row.queue_id, IN_FLIGHT, row.job_id)
+        # Found by a plain read, and freed by its key: a scan would lock all others.
+        result = yield Statement("jobs.find_permit", self.dialect.sql(FIND_PERMIT), params)
+        for (number,) in result:
+            sql = self.dialect.sql(FREE_PERMIT)
+            yield Statement("jobs.free_permit", sql, (*params[:2], number, row.job_id))
 
     def unline(self, members: Sequence[Member]) -> Operation[None]:
         """Take jobs out of their lines; who comes after a head is made ready."""
@@ -551,9 +557,12 @@ LOCK_KEYS = """
         ON k.queue_id = w.queue_id AND k.job_key = w.job_key AND k.kind = w.kind
     ORDER BY k.queue_id, k.job_key, k.kind <lock>"""
 
+FIND_PERMIT = """
+    SELECT number FROM {permits} WHERE queue_id = ? AND purpose = ? AND job_id = ?"""
+
 FREE_PERMIT = """
     UPDATE {permits} SET free_at = 0, token = 0, job_id = 0
-    WHERE queue_id = ? AND purpose = ? AND job_id = ?"""
+    WHERE queue_id = ? AND purpose = ? AND number = ? AND job_id = ?"""
 
 FIND_KEY = """
     SELECT k.queue_id, k.job_key, k.kind, k.job_id, k.lane_id, k.due_at

@@ -127,9 +127,8 @@ class Lines:
                 return found
             if create:
                 ending = self.dialect.unless_there("head_id")
-                for run in self.queues.runs([(*line, 0, 0, 0, 0) for line in missing]):
-                    sql, params = self.dialect.insert_into("{lines}", HEAD, run, ending)
-                    yield Statement("lines.create", self.dialect.sql(sql), params)
+                rows = [(*line, 0, 0, 0, 0) for line in missing]
+                yield from self.queues.insert("lines.create", "{lines}", HEAD, rows, ending)
             for queue_id, key, precedence, due, job_id, lane_id in (
                 yield from self.queues.select("lines.lock", LOCK, LINE_KEY, missing)
             ):

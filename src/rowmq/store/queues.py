@@ -34,8 +34,6 @@ IDS_A_BLOCK = 1_000
 IN_FLIGHT, RATE = 1, 2
 """What a permit is for. The numbers are stored: they never change."""
 
-PERMITS_A_STATEMENT = 1_000
-
 RETENTION_DEFAULT_US = 7 * 86_400 * 1_000_000
 """How long a completed job is kept if nothing else was said: a week. Failed ones stay."""
 
@@ -214,10 +212,9 @@ class Queues:
         for purpose, limit in ((IN_FLIGHT, in_flight or 0), (RATE, rate or 0)):
             sql = self.dialect.sql(COUNT_PERMITS)
             ((known,),) = (yield Statement("queues.permits", sql, (queue_id, purpose))).rows
-            for first in range(known + 1, limit + 1, PERMITS_A_STATEMENT):
-                last = min(limit, first + PERMITS_A_STATEMENT - 1)
-                rows = [(queue_id, 0, purpose, number) for number in range(first, last + 1)]
-                yield from self.insert("queues.add_permits", "{permits}", PERMIT, rows)
+            rows = [(queue_id, 0, purpose, number) for number in range(1, limit + 1)]
+            ending = self.dialect.unless_there("number")
+            yield from self.insert("queues.add_permits", "{permits}", PERMIT, rows, ending)
             if known > limit:
                 # Those in use stay, and are counted, until they are free; unless nothing is.
                 sql = self.dialect.sql(DROP_PERMITS if limit else DROP_ALL_PERMITS)
@@ -236,11 +233,16 @@ class Queues:
     # --- many rows --------------------------------------------------------------------------------
 
     def insert(
-        self, name: str, table: str, columns: dict[str, str], rows: Sequence[Sequence[Any]]
+        self,
+        name: str,
+        table: str,
+        columns: dict[str, str],
+        rows: Sequence[Sequence[Any]],
+        ending: str = "",
     ) -> Operation[None]:
         """Insert rows, in as few statements as it takes."""
         for run in self.runs(rows):
-            sql, params = self.dialect.insert_into(table, columns, run)
+            sql, params = self.dialect.insert_into(table, columns, run, ending)
             yield Statement(name, self.dialect.sql(sql), params)
 
     def delete(
