@@ -142,9 +142,14 @@ def scans_of_sqlite(database: Database, statements: list[Statement]) -> list[str
     return found
 
 
+SMALL = ("w", "s", "q", "l", "o", "f LEFT-JOIN")
+"""What statements call lists of parameters, and the queues and their lanes, which are few."""
+
+
 def is_scan(step: str) -> bool:
     """Whether a step of SQLite's reads a whole table, if only to make an index of its own."""
-    given = ("CONSTANT ROW" in step, step in ("SCAN w", "SCAN s"), step.startswith("SCAN ("))
+    small = step.removeprefix("SCAN ") in SMALL
+    given = ("CONSTANT ROW" in step, small, step.startswith("SCAN ("))
     return "AUTOMATIC" in step or (step.startswith("SCAN") and not any(given))
 
 
@@ -201,6 +206,7 @@ def scans_of_mysql(database: Database, statements: list[Statement]) -> list[str]
                     continue  # a list of parameters
                 if row["select_type"] == "INSERT":
                     continue  # the table that is written to
-                if row["type"] in ("ALL", "index") or int(row["rows"] or 0) > 10_000:
+                many = int(row["rows"] or 0) > 10_000 and "LIMIT" not in s.sql
+                if (row["type"] in ("ALL", "index") and table not in SMALL) or many:
                     found.append(f"{s.name}: {row['type']} of {table}, {row['rows']} rows")
     return found

@@ -267,10 +267,10 @@ class Archive:
         result = yield Statement("archive.old", self.dialect.sql(template), params)
         rows = [(queue_id, finished_at, job_id) for finished_at, job_id in result]
         if completed:
-            yield from self.queues.delete("archive.prune", "{completed}", COMPLETED_KEY, rows)
+            yield from self.queues.discard("archive.prune", "{completed}", COMPLETED_KEY, rows)
         else:
             ids = [(job_id,) for _, _, job_id in rows]
-            yield from self.queues.delete("archive.prune", "{failed}", JOB_ID, ids)
+            yield from self.queues.discard("archive.prune", "{failed}", JOB_ID, ids)
         yield from self.jobs.delete_jobs([job_id for _, _, job_id in rows])
         return len(rows)
 

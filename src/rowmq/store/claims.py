@@ -320,18 +320,18 @@ class Claims:
         # The time after the lock was written: a permit is not free before its lock is, nor is a
         # period over too soon.
         now = (yield Statement("claims.now", self.dialect.sql("SELECT {now}"))).rows[0][0]
-        rows = []
+        rows: list[tuple[int | None, ...]] = []
         for queue_id, found in permits.items():
             used = claimed.get(queue_id, [])
             for number, _ in zip(found.free.get(RATE, ()), used, strict=False):
-                rows.append((queue_id, RATE, number, now + found.period_us, 0, 0))
+                rows.append((queue_id, RATE, number, now + found.period_us, 0, None))
             for entry in used:
                 if entry.permit:
                     place = (queue_id, IN_FLIGHT, entry.permit)
                     rows.append((*place, now + lock_us, token, entry.job_id))
         yield from self.set_permits(rows)
 
-    def set_permits(self, rows: Sequence[tuple[int, int, int, int, int, int]]) -> Operation[None]:
+    def set_permits(self, rows: Sequence[tuple[int | None, ...]]) -> Operation[None]:
         """Say of permits when they are free, and whose they are until then."""
         yield from self.queues.update(
             "claims.use_permits", "{permits}", PERMIT, tuple(PERMIT_KEY), rows
@@ -342,7 +342,7 @@ class Claims:
         rows = [(queue, IN_FLIGHT, number, token) for queue, number, token in sorted(permits)]
         for run in self.queues.runs(rows):
             source, params = self.dialect.given(PERMIT_KEY | {"held": "bigint"}, run)
-            sets = {"free_at": "0", "token": "0", "job_id": "0"}
+            sets = {"free_at": "0", "token": "0", "job_id": "NULL"}
             sql = self.dialect.update_from(
                 "{permits}", source, tuple(PERMIT_KEY), sets, "t.token = w.held"
             )
@@ -467,7 +467,8 @@ PERMIT = PERMIT_KEY | {"free_at": "bigint", "token": "bigint", "job_id": "bigint
 
 LOOK = """
     SELECT f.id, f.queue_id, f.queue, f.kind, f.precedence, f.limited, f.first_due, {now},
-           (SELECT k.locked_until FROM {locks} k ORDER BY k.locked_until LIMIT 1)
+           (SELECT k.locked_until FROM {locks} k WHERE k.locked_until > 0
+            ORDER BY k.locked_until LIMIT 1)
     FROM (SELECT 1 AS one) o
     LEFT JOIN (
         SELECT l.id, l.queue_id, q.queue, l.kind, l.precedence,
@@ -496,19 +497,19 @@ LOAD = "SELECT claimed FROM {locks} WHERE token = ?"
 LIMITS = "SELECT max_in_flight, rate, rate_period_us FROM {queues} WHERE id = ?"
 
 # Its time has come, and, of a job in flight, its lock is gone: it may have been extended. The time
-# alone would not tell that; the lock alone may be too new to be seen.
+# alone would not tell that; the lock alone may be too new to be seen. A subquery is looked up for
+# each permit, where EXISTS may be made a join with all locks.
 PERMITS = """
     SELECT p.number FROM {permits} p
     WHERE p.queue_id = ? AND p.purpose = ? AND p.number <= ? AND p.free_at <= (SELECT {now})
-      AND NOT EXISTS (SELECT 1 FROM {locks} k WHERE k.token = p.token)
+      AND (SELECT k.token FROM {locks} k WHERE k.token = p.token) IS NULL
     ORDER BY p.free_at, p.number LIMIT ? {skip_locked}"""
 
 OVER = """
     SELECT p.number FROM {permits} p
     WHERE p.queue_id = ? AND p.purpose = ? AND p.number > ?
-      AND (
-        p.free_at > (SELECT {now}) OR EXISTS (SELECT 1 FROM {locks} k WHERE k.token = p.token)
-      )"""
+      AND (p.free_at > (SELECT {now})
+           OR (SELECT k.token FROM {locks} k WHERE k.token = p.token) IS NOT NULL)"""
 
 EXPIRED = """
     SELECT token, claimed, settled, {now} FROM {locks} WHERE locked_until <= (SELECT {now})

@@ -196,6 +196,10 @@ class Dialect(ABC):
         """Delete the rows of a table that have the keys of the source."""
         return f"DELETE FROM {table} AS t USING ({source}) w WHERE {equal(keys)}"
 
+    def discard_from(self, table: str, source: str, keys: Sequence[str]) -> str:
+        """Delete rows that nobody ever updates."""
+        return self.delete_from(table, source, keys)
+
     def upsert_from(
         self, table: str, source: str, keys: Sequence[str], columns: Sequence[str]
     ) -> str:

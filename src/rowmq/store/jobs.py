@@ -416,8 +416,8 @@ class Jobs:
         """Delete jobs, and what is written of their attempts."""
         rows = [(id,) for id in sorted(ids)]
         for table in ("{job_errors}", "{holds}"):
-            yield from self.queues.delete("jobs.delete_traces", table, JOB_ID, rows)
-        yield from self.queues.delete("jobs.delete", "{jobs}", {"id": "bigint"}, rows)
+            yield from self.queues.discard("jobs.delete_traces", table, JOB_ID, rows)
+        yield from self.queues.discard("jobs.delete", "{jobs}", {"id": "bigint"}, rows)
 
 
 class Stored(NamedTuple):
@@ -561,7 +561,7 @@ FIND_PERMIT = """
     SELECT number FROM {permits} WHERE queue_id = ? AND purpose = ? AND job_id = ?"""
 
 FREE_PERMIT = """
-    UPDATE {permits} SET free_at = 0, token = 0, job_id = 0
+    UPDATE {permits} SET free_at = 0, token = 0, job_id = NULL
     WHERE queue_id = ? AND purpose = ? AND number = ? AND job_id = ?"""
 
 FIND_KEY = """

@@ -14,7 +14,7 @@ from typing import Any
 from rowmq.errors import SerializationFailure, UniqueViolation
 from rowmq.message import PublishResult
 from rowmq.naming import check_identifier
-from rowmq.store.dialect import Columns, Dialect
+from rowmq.store.dialect import Columns, Dialect, equal
 from rowmq.store.leases import FIND, FOUND_MAX, Change, Conflict, Found, Leases, Member, found_of
 from rowmq.store.postgres_jobs import (
     PostgresClaims,
@@ -73,6 +73,12 @@ class PostgresDialect(Dialect):
         arrays = ", ".join(f"?::{kind}[]" for kind in columns.values())
         lists = [list(column) for column in zip(*rows, strict=True)]
         return f"SELECT * FROM unnest({arrays}) AS g ({', '.join(columns)})", lists
+
+    def discard_from(self, table: str, source: str, keys: Sequence[str]) -> str:
+        # By where they lie: for many rows, a join may be planned as a scan of the whole table.
+        found = f"SELECT f.ctid FROM {table} f WHERE {equal(keys).replace('t.', 'f.')} OFFSET 0"
+        lie = f"SELECT f.ctid FROM ({source}) w CROSS JOIN LATERAL ({found}) f"
+        return f"DELETE FROM {table} WHERE ctid = ANY (ARRAY({lie}))"
 
     def insert_into(
         self, table: str, columns: Columns, rows: Sequence[Sequence[Any]], ending: str = ""

@@ -254,6 +254,15 @@ class Queues:
             sql = self.dialect.sql(self.dialect.delete_from(table, source, tuple(columns)))
             yield Statement(name, sql, params)
 
+    def discard(
+        self, name: str, table: str, columns: dict[str, str], rows: Sequence[Sequence[Any]]
+    ) -> Operation[None]:
+        """Delete the rows that have these keys, and that nobody ever updates."""
+        for run in self.runs(rows):
+            source, params = self.dialect.given(columns, run)
+            sql = self.dialect.sql(self.dialect.discard_from(table, source, tuple(columns)))
+            yield Statement(name, sql, params)
+
     def update(
         self,
         name: str,

@@ -142,6 +142,18 @@ FIRST = "ORDER BY m.message_offset LIMIT 1"
 class SQLiteQueues(Queues):
     ids_roll_back = True
 
+    def delete(
+        self, name: str, table: str, columns: dict[str, str], rows: Sequence[Sequence[Any]]
+    ) -> Operation[None]:
+        # A list of keys with text in it is looked up by their first column only.
+        if "text" not in columns.values():
+            yield from super().delete(name, table, columns, rows)
+            return
+        keys = " AND ".join(f"{column} = ?" for column in columns)
+        sql = self.dialect.sql(f"DELETE FROM {table} WHERE {keys}")
+        for row in rows:
+            yield Statement(name, sql, row)
+
 
 class SQLiteSchema(Schema):
     """The write lock that the transaction begins with keeps rivals out: nothing else is needed."""

@@ -241,11 +241,12 @@ CREATE TABLE IF NOT EXISTS {permits} (
     queue_id bigint NOT NULL,
     free_at  bigint NOT NULL,
     token    bigint NOT NULL DEFAULT 0,
-    job_id   bigint NOT NULL DEFAULT 0,
+    job_id   bigint,
     purpose  smallint NOT NULL,
     number   integer NOT NULL,
     PRIMARY KEY (queue_id, purpose, number),
-    KEY permits_by_time (queue_id, purpose, free_at, number)
+    KEY permits_by_time (queue_id, purpose, free_at, number),
+    KEY permits_by_job (job_id)
 ) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
 
 -- Who holds a job in a transaction is written down beside it, so that a death is counted.

@@ -247,13 +247,15 @@ CREATE TABLE {permits} (
     queue_id bigint NOT NULL,
     free_at  bigint NOT NULL,
     token    bigint NOT NULL DEFAULT 0,
-    job_id   bigint NOT NULL DEFAULT 0,
+    job_id   bigint,
     purpose  smallint NOT NULL,
     number   integer NOT NULL,
     PRIMARY KEY (queue_id, purpose, number)
 ) WITH (fillfactor = 50);
 
 CREATE INDEX {prefix}permits_by_time ON {permits} (queue_id, purpose, free_at, number);
+
+CREATE INDEX {prefix}permits_by_job ON {permits} (job_id);
 
 -- Who holds a job in a transaction is written down beside it, so that a death is counted.
 CREATE TABLE {holds} (

@@ -248,13 +248,15 @@ CREATE TABLE {permits} (
     queue_id integer NOT NULL,
     free_at  integer NOT NULL,
     token    integer NOT NULL DEFAULT 0,
-    job_id   integer NOT NULL DEFAULT 0,
+    job_id   integer,
     purpose  integer NOT NULL,
     number   integer NOT NULL,
     PRIMARY KEY (queue_id, purpose, number)
 ) WITHOUT ROWID;
 
 CREATE INDEX {prefix}permits_by_time ON {permits} (queue_id, purpose, free_at, number);
+
+CREATE INDEX {prefix}permits_by_job ON {permits} (job_id);
 
 -- Who holds a job in a transaction is written down beside it, so that a death is counted.
 CREATE TABLE {holds} (
