@@ -59,7 +59,7 @@ def fill(database: Database) -> None:
         queue, other = mq.queue("q"), mq.queue("other")
         queue.put(0)
         other.put(0)
-        other.configure(max_in_flight=SOME, rate=SOME)
+        other.configure(max_in_flight=500, rate=500)
         keys = [rowmq.ScheduledMessage(f"k{n}", n, later()) for n in range(SOME)]
         other.offer_batch(keys)
         for n in range(20):

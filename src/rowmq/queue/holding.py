@@ -19,6 +19,7 @@ from rowmq.queue.claiming import Claimed
 from rowmq.queue.core import Core, check_order, told
 from rowmq.queue.job import claimed_facts
 from rowmq.queue.ticket import Wanted, wanted_of
+from rowmq.queue.view import micros_of
 from rowmq.store.holds import HeldJob
 from rowmq.store.settles import SAME_PLACE, Kind, Settle
 from rowmq.times import Duration
@@ -49,6 +50,8 @@ class _Holder:
         self.newest = check_order(order)
         self.max_failures = whole("max_failures", max_failures)
         self.lock_timeout = lock_timeout
+        if lock_timeout is not None:
+            micros_of("lock_timeout", lock_timeout)
         self.fenced = self.store.dialect.name == "sqlite"
 
     # --- a row that is kept locked ----------------------------------------------------------------
