@@ -381,6 +381,7 @@ def windows(moments: Sequence[int], count: int) -> list[int]:
     return [late - early for early, late in zip(moments, moments[count:], strict=False)]
 
 
+@async_only
 async def test_a_rate_is_kept_in_every_window(connect: Connect, database: Database) -> None:
     """Of eight workers of two clients, as fast as they can: measured by the database's clock."""
     rate, period, count = 5, 0.15, 25
@@ -489,6 +490,7 @@ async def test_a_rate_may_be_changed(mq: Any) -> None:
 # --- pauses --------------------------------------------------------------------------------------
 
 
+@async_only
 async def test_a_pause_stops_all_clients_within_two_seconds(
     connect: Connect, database: Database
 ) -> None:

@@ -532,7 +532,6 @@ async def test_many_workers_keep_the_order_of_every_line(
 
 async def test_what_one_producer_puts_is_in_its_order_whoever_else_puts(mq: Any) -> None:
     """Ids decide among jobs of the same time: those of later puts are higher, for each producer."""
-    # BUG: whoever takes a block of ids goes on with the rest of another one that is lower.
     q = mq.queue("q")
     at = datetime(2020, 1, 1, tzinfo=UTC)
 

@@ -1,7 +1,8 @@
-"""`rowmq demo`: publish and consume on SQLite, and see that nothing is lost or doubled."""
+"""`rowmq demo`: publish, consume and work off jobs on SQLite; nothing is lost or doubled."""
 
 import tempfile
 import threading
+import time
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -21,10 +22,14 @@ PUBLISHERS = 8
 WORKERS = 3
 BAD_ORDER = 13
 
+JOBS = 6
+DELAY_SECONDS = 0.4
+JOBS_SECONDS = 10.0
+
 
 @click.command()
 def demo() -> None:
-    """Publish and consume on SQLite, in a few seconds, in a folder that is removed afterwards."""
+    """Publish, consume and work off jobs on SQLite, in a folder that is removed afterwards."""
     console = Console(highlight=False)
     with tempfile.TemporaryDirectory(prefix="rowmq-demo-") as folder:
         url = f"sqlite:///{Path(folder) / 'demo.db'}"
@@ -37,7 +42,12 @@ def demo() -> None:
             ledger = Ledger()
             consume(mq, console, ledger)
             show(console, mq, ledger)
-            verify(console, mq, ledger, first + second, rolled_back=rolled_back)
+            promises = check_topic(mq, ledger, first + second, rolled_back=rolled_back)
+            emails = mq.queue("emails", retry=rowmq.Constant(interval=0.05, max_attempts=3))
+            put_emails(emails)
+            sent = send_emails(emails)
+            show_jobs(console, emails, sent)
+            verify(console, promises | check_queue(emails, sent))
 
 
 class Ledger:
@@ -142,22 +152,21 @@ def show(console: Console, mq: rowmq.RowMQ, ledger: Ledger) -> None:
         console.print(f"dead letter of {letter.group}: {letter.message.id}, {letter.error}")
 
 
-def verify(
-    console: Console,
+def check_topic(
     mq: rowmq.RowMQ,
     ledger: Ledger,
     published: list[rowmq.PublishResult],
     *,
     rolled_back: bool,
-) -> None:
-    """Say what was promised and whether it held; a promise that broke is exit code 1."""
+) -> dict[str, bool]:
+    """What topics promise, and whether it held."""
     by_key: dict[str | None, list[int]] = defaultdict(list)
     for message in mq.read("orders", limit=10 * ORDERS):
         by_key[message.key].append(message.offset)
     billed = {key: sorted(offsets) for key, offsets in ledger.billed.items()}
     letters = {(letter.message.key, letter.offset) for letter in mq.dead_letters("orders")}
     expected = {k: [o for o in offsets if (k, o) not in letters] for k, offsets in by_key.items()}
-    promises = {
+    return {
         f"{ORDERS} orders published twice with the same ids: none doubled": (
             sum(map(len, by_key.values())) == ORDERS
             and [result.duplicate for result in published] == [False] * ORDERS + [True] * ORDERS
@@ -172,6 +181,76 @@ def verify(
         ),
         "so garbage collection takes nothing": mq.gc("orders") == 0,
     }
+
+
+def put_emails(emails: rowmq.Queue[str]) -> None:
+    """Put jobs: one to be done later, one before the others, and one key twice."""
+    emails.put("reminder", delay=DELAY_SECONDS)
+    emails.put_many(["welcome", "flaky", "newsletter"])
+    emails.put("password reset", priority=5)
+    emails.offer_or_update("invoice-7", "invoice of 12 euros")
+    emails.offer_or_update("invoice-7", "invoice of 15 euros")
+
+
+def send_emails(emails: rowmq.Queue[str]) -> list[rowmq.Job[str]]:
+    """Work them off; one fails at first. What was sent, in its order."""
+    sent: list[rowmq.Job[str]] = []
+    deadline = time.monotonic() + JOBS_SECONDS
+    while unfinished(emails) and time.monotonic() < deadline:
+        job = emails.poll(timeout=1.0)
+        if job is None:
+            continue
+        if job.payload == "flaky" and job.attempt == 1:
+            job.nack(error="the mail server did not answer")
+        else:
+            job.ack()
+            sent.append(job)
+    return sent
+
+
+def unfinished(emails: rowmq.Queue[str]) -> int:
+    counts = emails.counts()
+    return counts["pending"] + counts["processing"] + counts["retryable"]
+
+
+def show_jobs(console: Console, emails: rowmq.Queue[str], sent: list[rowmq.Job[str]]) -> None:
+    """What was sent, and what the queue says of it."""
+    table = Table(title="jobs, in the order they were done", title_justify="left")
+    for column in ("job", "priority", "attempt"):
+        table.add_column(column, justify="left" if column == "job" else "right")
+    for job in sent:
+        table.add_row(job.payload, str(job.priority), str(job.attempt))
+    console.print(table)
+    for job in sent:
+        for error in emails.errors(job.id):
+            console.print(f"attempt {error.attempt} at {job.payload}: {error.error}")
+    counts = ", ".join(f"{state} {count}" for state, count in emails.counts().items())
+    console.print(f"the queue has {counts}")
+
+
+def check_queue(emails: rowmq.Queue[str], sent: list[rowmq.Job[str]]) -> dict[str, bool]:
+    """What queues promise, and whether it held."""
+    payloads = [job.payload for job in sent]
+    archived = emails.archive(state=rowmq.State.COMPLETED)
+    late = [job for job in archived if job.payload == "reminder"]
+    return {
+        "the job with the highest priority done first": payloads[:1] == ["password reset"],
+        "the delayed job not done before its time": (
+            [job.finished_at is not None and job.finished_at >= job.due_at for job in late]
+            == [True]
+        ),
+        "the job that failed tried again": [j.attempt for j in sent if j.payload == "flaky"] == [2],
+        "one job for a key, with what was offered last": (
+            [job.payload for job in sent if job.key] == ["invoice of 15 euros"]
+        ),
+        "every job done once, and in the archive": (
+            len(sent) == JOBS and sorted(payloads) == sorted(job.payload for job in archived)
+        ),
+    }
+
+
+def verify(console: Console, promises: dict[str, bool]) -> None:
+    """Say what was promised and whether it held; a promise that broke is exit code 1."""
     for promise, held in promises.items():
         console.print("[green]held[/] " if held else "[red]BROKEN[/]", promise)
     if not all(promises.values()):

@@ -111,12 +111,11 @@ class Desk:
         while len(ids) < count:
             queues = self.store.queues
             first: int = yield partial(self.run, queues.reserve, connection)
-            block = range(first, first + IDS_A_BLOCK)
-            wanted = count - len(ids)
-            ids += block[:wanted]
-            if block[wanted:] and (connection is None or not queues.ids_roll_back):
-                self.ids.add(block[wanted:])
-        return sorted(ids)
+            self.ids.add(range(first, first + IDS_A_BLOCK))
+            ids += self.ids.take(count - len(ids))
+            if connection is not None and queues.ids_roll_back:
+                self.ids.forget()
+        return ids
 
     def _notify(self, postings: Iterable[Posting], connection: Any) -> frozenset[str]:
         names = {wake_name(posting.lane.queue) for posting in postings}

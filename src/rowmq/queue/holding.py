@@ -16,7 +16,7 @@ from typing import Any
 from rowmq.drivers.base import Steps, take_steps, take_steps_async
 from rowmq.options import whole
 from rowmq.queue.claiming import Claimed
-from rowmq.queue.core import Core, check_order, told
+from rowmq.queue.core import Core, check_order, delivered_too_often, told
 from rowmq.queue.job import claimed_facts
 from rowmq.queue.ticket import Wanted, wanted_of
 from rowmq.queue.view import micros_of
@@ -78,7 +78,7 @@ class _Holder:
         facts, error = claimed_facts(claimed, self.core.view)
         if error is None and held.failures >= self.max_failures:
             error = self.too_often(held.failures, f"in {starts} of them its process died")
-        return facts, error
+        return facts, error or delivered_too_often(facts, self.core.view)
 
     def too_often(self, failures: int, how: str) -> str:
         return f"it failed {failures} times ({how}), and max_failures is {self.max_failures}"

@@ -35,6 +35,11 @@ class Ids:
             self._last = max([self._last, *taken[-1:]])
         return taken
 
+    def forget(self) -> None:
+        """Have none any more."""
+        with self._lock:
+            self._free = []
+
     def add(self, block: range) -> None:
         """Have more of them; but for a block that comes too late to be in order."""
         with self._lock:

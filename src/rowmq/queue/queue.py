@@ -140,6 +140,10 @@ class Queue(Poller[T]):
     def _offer(self, messages: list[ScheduledMessage[T]], connection: Any) -> list[Outcome]:
         return take_steps(self._core.offer(messages, self._in(connection)))
 
+    def ack(self, jobs: Iterable[Job[T]], *, connection: Any = None) -> None:
+        """Ack many jobs in one transaction."""
+        super().ack(jobs, connection=self._in(connection))
+
     # --- look at jobs -----------------------------------------------------------------------------
 
     def read(self, key: str) -> Job[T] | None:
@@ -378,6 +382,10 @@ class AsyncQueue(AsyncPoller[T]):
 
     async def _offer(self, messages: list[ScheduledMessage[T]], connection: Any) -> list[Outcome]:
         return await take_steps_async(self._core.offer(messages, self._in(connection)))
+
+    async def ack(self, jobs: Iterable[AsyncJob[T]], *, connection: Any = None) -> None:
+        """Ack many jobs in one transaction."""
+        await super().ack(jobs, connection=self._in(connection))
 
     # --- look at jobs -----------------------------------------------------------------------------
 

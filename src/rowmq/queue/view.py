@@ -20,7 +20,7 @@ UNTYPED = ""
 DEFAULT_RETRY = ExponentialBackoff(
     initial=1, multiplier=2, max_delay=3600, jitter=0.1, max_attempts=20
 )
-"""Some nine hours in all: long enough for an outage that begins in the evening."""
+"""Some eight hours in all: long enough for an outage that begins in the evening."""
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True):

@@ -243,6 +243,7 @@ class Archive:
         older_than_us: int | None,
     ) -> Operation[int]:
         """Delete a batch of what is older than given, or than the queue keeps it; how many."""
+        yield from self.dialect.seize()
         lanes = yield from self.lanes(queue, kinds)
         if lanes is None:
             return 0
@@ -278,6 +279,7 @@ class Archive:
 
     def drop_waiting(self, queue: str, kinds: Collection[str] | None) -> Operation[int]:
         """Delete a batch of jobs that wait in lines."""
+        yield from self.dialect.seize()
         lanes = yield from self.lanes(queue, kinds)
         if lanes is None or not lanes.ids:
             return 0
@@ -296,6 +298,7 @@ class Archive:
 
     def drop_ready(self, queue: str, kinds: Collection[str] | None) -> Operation[int]:
         """Delete a batch of jobs that could be claimed, now or later."""
+        yield from self.dialect.seize()
         lanes = yield from self.lanes(queue, kinds)
         if lanes is None or not lanes.ids:
             return 0
@@ -307,6 +310,7 @@ class Archive:
 
     def drop_claimed(self, queue: str, kinds: Collection[str] | None) -> Operation[int]:
         """Delete the jobs that are in locks: to settle them is of no more use."""
+        yield from self.dialect.seize()
         lanes = yield from self.lanes(queue, kinds)
         if lanes is None:
             return 0

@@ -97,16 +97,16 @@ class Holds:
         """Lock the first job of the lanes that have this one's precedence: by time, then id."""
         equals = [other for other in lanes if other.precedence == lane.precedence]
         order = "r.due_at DESC, r.job_id DESC" if newest else "r.due_at, r.job_id"
-        excluded = f"AND r.job_id NOT IN ({numbers(passed)})" if passed else ""
+        excluded = f"AND r.job_id NOT IN ({', '.join('?' for _ in passed)})" if passed else ""
         first: list[tuple[int, int, OpenLane]] = []
         template = FIRST.replace("<passed>", excluded).replace("<order>", order)
         for other in equals:
             sql = self.dialect.sql(template.replace("<lock>", ""))
-            result = yield Statement("holds.peek", sql, (other.id,))
+            result = yield Statement("holds.peek", sql, (other.id, *passed))
             first += [(due, id, other) for _, due, id, *_ in result]
         sql = self.dialect.sql(template.replace("<lock>", "{skip_locked}"))
         for *_, other in sorted(first, key=lambda found: found[:2], reverse=newest):
-            result = yield Statement("holds.lock_first", sql, (other.id,))
+            result = yield Statement("holds.lock_first", sql, (other.id, *passed))
             if result.rows:
                 return ReadyRow(*result.rows[0])
         return None
@@ -140,6 +140,15 @@ class Holds:
     def _use_rate(self, held: HeldJob) -> Operation[None]:
         params = (held.lane.queue_id, held.lane.queue_id, RATE, held.rate_permit)
         yield Statement("holds.use_rate", self.dialect.sql(USE_RATE), params)
+
+    def _use_rate_again(self, held: HeldJob) -> Operation[None]:
+        """That it was used was rolled back. If somebody else has it by now, it is used up."""
+        if not held.rate_permit:
+            return
+        params = (held.lane.queue_id, RATE, held.rate_permit)
+        result = yield Statement("holds.lock_rate", self.dialect.sql(LOCK_RATE), params)
+        if result.rows:
+            yield from self._use_rate(held)
 
     def mark(self, held: HeldJob) -> Operation[None]:
         """Write down that it is started, apart from the transaction that holds it."""
@@ -177,8 +186,7 @@ class Holds:
 
         If somebody else has it already, the note of the start stands for this failure.
         """
-        if held.rate_permit:
-            yield from self._use_rate(held)  # once more: that it was used was rolled back
+        yield from self._use_rate_again(held)
         sql, params = self.dialect.sql(LOCK_ROW), held.row[:3]
         result = yield Statement("holds.lock_row", sql, params)
         if not result.rows:
@@ -205,15 +213,13 @@ def by_id(lanes: Sequence[OpenLane], id: int) -> OpenLane:
     return next(lane for lane in lanes if lane.id == id)
 
 
-def numbers(ids: Collection[int]) -> str:
-    """Numbers of our own, as SQL."""
-    return ", ".join(str(int(id)) for id in sorted(ids))
-
-
 FIRST = """
     SELECT r.lane_id, r.due_at, r.job_id, r.attempts, r.deliveries FROM {ready} r
     WHERE r.lane_id = ? AND r.due_at <= (SELECT {now}) <passed>
     ORDER BY <order> LIMIT 1 <lock>"""
+
+LOCK_RATE = """
+    SELECT number FROM {permits} WHERE queue_id = ? AND purpose = ? AND number = ? {skip_locked}"""
 
 USE_RATE = """
     UPDATE {permits} SET free_at = {now} + (SELECT rate_period_us FROM {queues} WHERE id = ?)

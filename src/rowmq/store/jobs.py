@@ -349,7 +349,23 @@ class Jobs:
         rows = yield from self.queues.select(
             "jobs.stored", template, {"id": "bigint"}, wanted, sole=only_look
         )
-        return {row[0]: stored_of(row) for row in rows}
+        lanes = yield from self.lanes_of({row[1] for row in rows})
+        return {row[0]: stored_of(row, lanes[row[1]]) for row in rows}
+
+    def lanes_of(self, ids: Collection[int]) -> Operation[dict[int, tuple[int, str, int]]]:
+        """Queue, kind and precedence of lanes. They never change, so nobody is to wait for them;
+        only one that is newer than the caller's snapshot is read as it is now.
+        """
+        found: dict[int, tuple[int, str, int]] = {}
+        for template in (LANES, LANES + " {as_now}"):
+            missing = [(id,) for id in sorted(ids) if id not in found]
+            for id, queue_id, kind, precedence in (
+                yield from self.queues.select(
+                    "jobs.lanes", template, {"id": "bigint"}, missing, sole=True
+                )
+            ):
+                found[id] = (queue_id, as_text(kind), precedence)
+        return found
 
     # --- read and drop ----------------------------------------------------------------------------
 
@@ -442,8 +458,9 @@ class Stored(NamedTuple):
         return mine == (p.data, p.encoding, p.headers, p.at, p.lane.precedence)
 
 
-def stored_of(row: Row) -> Stored:
-    id, queue_id, lane_id, due_at, data, encoding, headers, key, ordering_key, kind, order = row
+def stored_of(row: Row, lane: tuple[int, str, int]) -> Stored:
+    id, lane_id, due_at, data, encoding, headers, key, ordering_key = row
+    queue_id, kind, precedence = lane
     return Stored(
         id=id,
         queue_id=queue_id,
@@ -454,8 +471,8 @@ def stored_of(row: Row) -> Stored:
         headers=as_text_or_none(headers),
         key=as_text_or_none(key),
         ordering_key=as_text_or_none(ordering_key),
-        kind=as_text(kind),
-        precedence=order,
+        kind=kind,
+        precedence=precedence,
     )
 
 
@@ -546,10 +563,12 @@ FIND = """
     SELECT j.id, j.due_at FROM (<source>) w {join} {jobs} j {by_key} ON j.id = w.id {as_now}"""
 
 STORED = """
-    SELECT j.id, l.queue_id, j.lane_id, j.due_at, j.payload, j.encoding, j.headers, j.job_key,
-           j.ordering_key, l.kind, l.precedence
-    FROM (<source>) w {join} {jobs} j {by_key} ON j.id = w.id
-    {join} {lanes} l {by_key} ON l.id = j.lane_id"""
+    SELECT j.id, j.lane_id, j.due_at, j.payload, j.encoding, j.headers, j.job_key, j.ordering_key
+    FROM (<source>) w {join} {jobs} j {by_key} ON j.id = w.id"""
+
+LANES = """
+    SELECT l.id, l.queue_id, l.kind, l.precedence
+    FROM (<source>) w {join} {lanes} l {by_key} ON l.id = w.id"""
 
 LOCK_KEYS = """
     SELECT k.queue_id, k.job_key, k.kind, k.job_id, k.lane_id, k.due_at FROM (<source>) w

@@ -126,10 +126,11 @@ class PostgresClaims(Claims):
 
 class PostgresSettles(Settles):
     def settle(
-        self, settles: Sequence[Settle], *, again: bool = False
+        self, settles: Sequence[Settle], *, again: bool = False, whole: bool = False
     ) -> Operation[list[Exception | None]]:
-        if again or not all(settle.plain for settle in settles):
-            return (yield from super().settle(settles, again=again))
+        several = whole and len(settles) > 1
+        if again or several or not all(settle.plain for settle in settles):
+            return (yield from super().settle(settles, again=again, whole=whole))
         outcomes: list[Exception | None] = []
         for run in self.queues.runs(settles):
             sql = self.dialect.sql(ACK)

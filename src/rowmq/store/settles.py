@@ -84,9 +84,9 @@ class Settles:
         self.dialect = claims.dialect
 
     def settle(
-        self, settles: Sequence[Settle], *, again: bool = False
+        self, settles: Sequence[Settle], *, again: bool = False, whole: bool = False
     ) -> Operation[list[Exception | None]]:
-        """Settle jobs; None, or why not, for each.
+        """Settle jobs; None, or why not, for each. If the `whole` is asked for, all or none.
 
         `again` says that this may have been committed before, and its answer lost.
         """
@@ -101,7 +101,8 @@ class Settles:
             if settle.key and not outcomes[place] and not mine:
                 outcomes[place] = stale(settle)
         valid = [s for s, outcome in zip(settles, outcomes, strict=True) if outcome is None]
-        yield from self.apply(valid, held, keys)
+        if not whole or len(valid) == len(settles):
+            yield from self.apply(valid, held, keys)
         if again:
             yield from self.forgive(settles, outcomes)
         return outcomes
@@ -114,7 +115,7 @@ class Settles:
         `doubtful` are the places of those that were settled in a transaction before, of which
         nobody knows what became.
         """
-        outcomes = yield from self.settle(settles)
+        outcomes = yield from self.settle(settles, whole=True)
         for place, outcome in enumerate(outcomes):
             is_stale = isinstance(outcome, StaleLease)
             if is_stale and place in doubtful and (yield from self.was_settled(settles[place])):
