@@ -14,7 +14,7 @@ PARALLEL := --numprocesses=3 --dist=worksteal
 help: ## Show this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
 
-demo: $(READY) ## Publish and read on SQLite, in a few seconds
+demo: $(READY) ## Publish, consume and work off jobs on SQLite, in a few seconds
 	@$(BIN)/rowmq demo
 
 check: $(READY) ## Format, lint, types, layers and unit tests; no server, under a minute
