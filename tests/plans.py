@@ -31,9 +31,8 @@ LARGE_TABLES = (
     "completed",
     "failed",
     "job_errors",
-    "permits",
 )
-"""Tables that may grow large: to read one whole is a scan."""
+"""Tables that may grow large: to read one whole is a scan. Permits are as many as limits say."""
 
 INSTRUCTIONS_PER_ROW = 3
 """How many steps SQLite takes at least for a row that it looks at."""

@@ -1,9 +1,9 @@
 """The two clients: `RowMQ` for sync code and `AsyncRowMQ` for async code.
 
 They have the same methods with the same signatures, and each method is a line or two: check the
-input, name the operation, run it. The methods are in `topics`, `subscriber.subscribing` and
-`administration`; here a client is opened and closed, and runs operations. What happens is in
-`store`, how it is run in `drivers`.
+input, name the operation, run it. The methods are in `topics`, `queue.queues`,
+`subscriber.subscribing` and `administration`; here a client is opened and closed, and runs
+operations. What happens is in `store`, how it is run in `drivers`.
 """
 
 import asyncio
@@ -63,10 +63,10 @@ def connect(
     `pool_size` connections are opened; a call waits `pool_timeout` for a free one, and
     `lock_timeout` for what another transaction has locked. Transient errors are retried for
     `retry_for`. Turn `prepared_statements` off behind PgBouncer. `notify` says whether, on
-    PostgreSQL, publishing wakes subscribers up at once (NOTIFY) and this client's own are woken
-    (LISTEN, on one more connection); without, they poll. Turn it off for two-phase commits, which
-    PostgreSQL refuses after a NOTIFY. `auto_migrate` says whether SQLite creates and updates its
-    tables here.
+    PostgreSQL, publishing and putting wake subscribers and pollers at once (NOTIFY) and this
+    client's own are woken (LISTEN, on one more connection); without, they look now and then. Turn
+    it off for two-phase commits, which PostgreSQL refuses after a NOTIFY. `auto_migrate` says
+    whether SQLite creates and updates its tables here.
 
     Raises `UnknownScheme`, `InvalidURL`, `MissingExtra`, `DatabaseUnreachable`,
     `AuthenticationFailed`, `NotADatabase` or `SchemaTooNew`. SQLite is migrated at once; a server
@@ -293,7 +293,9 @@ class AsyncRowMQ(AsyncTopics, AsyncQueues, AsyncSubscribing, AsyncAdministration
         """Close every subscriber and every connection. A call after that raises `Closed`."""
         for subscriber in list(self._home.subscribers):
             await subscriber.close()
-        await self._combiner.close()
+        for combiner in (self._combiner, self._desk.puts, self._desk.settles):
+            if isinstance(combiner, AsyncCombiner):
+                await combiner.close()
         if self._watcher.busy or self._home.heart.busy:
             # Then they wait for their threads, which the loop's must not.
             await asyncio.to_thread(self._home.heart.close)

@@ -171,7 +171,7 @@ class SchemaTooNew(SchemaError):
     """The tables are newer than this library: it wants an upgrade."""
 
 
-# --- a delivery cannot be settled: nothing was written ------------------------------------------
+# --- a delivery or a job cannot be settled: nothing was written ---------------------------------
 
 
 class StaleLease(RowMQError):
@@ -184,7 +184,7 @@ class StaleLease(RowMQError):
 
 
 class AlreadySettled(RowMQError):
-    """A delivery was acked, nacked or rejected before; the first settle stands."""
+    """A delivery or a job was settled before; the first settle stands."""
 
 
 # --- the database said no -----------------------------------------------------------------------

@@ -150,7 +150,7 @@ class ScheduledMessage(msgspec.Struct, Generic[T], frozen=True):
     """A job to offer by its key: new if there is none with this key, else an update of that one,
     unless `can_update` is False.
 
-    `at` is when it is due; None is now.
+    It is due at a time, after a delay by the database's clock, or, without either, now.
     """
 
     key: str
@@ -159,6 +159,7 @@ class ScheduledMessage(msgspec.Struct, Generic[T], frozen=True):
     can_update: bool = True
     priority: int = 0
     headers: Mapping[str, str] | None = None
+    delay: float | timedelta | None = None
 
 
 class QueueInfo(msgspec.Struct, frozen=True, kw_only=True):

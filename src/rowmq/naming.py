@@ -64,11 +64,11 @@ def check_kind(kind: str) -> str:
     return _check(kind, "a kind", KIND_BYTES_MAX, InvalidQueue)
 
 
-def check_key(key: str | None) -> str | None:
+def check_key(key: str | None, *, what: str = "a key") -> str | None:
     """The partition key, if it can be one. None is right: such a message needs no order."""
     if key is None:
         return None
-    return _check(key, "a key", KEY_BYTES_MAX, InvalidKey, hint="; leave it out for no key")
+    return _check(key, what, KEY_BYTES_MAX, InvalidKey, hint="; leave it out for none")
 
 
 def check_group(group: str, *, what: str = "a group") -> str:

@@ -41,13 +41,16 @@ def check_retry(name: str, strategy: RetryStrategy) -> RetryStrategy:
     """A retry strategy, one of RowMQ's or the user's own."""
     if not isinstance(strategy, RetryStrategy) or isinstance(strategy, type):
         raise InvalidOption(
-            f"{name} must be a retry strategy such as rowmq.ExponentialBackoff(), not {strategy!r}"
+            f"{name} must be a retry strategy such as rowmq.ExponentialBackoff(), not "
+            f"{strategy!r}; one of your own has delay(attempt, *, random) and max_attempts"
         )
     return strategy
 
 
 def check_type(type: Any) -> Any:
     """The type of payloads, if anything could ever parse as it: else all would fail."""
+    if isinstance(type, str):
+        raise InvalidOption(f"type must be the class itself, not its name, {type!r}")
     try:
         decode(b"null", Encoding.JSON, type)
     except PayloadMismatch as error:

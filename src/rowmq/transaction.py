@@ -172,14 +172,14 @@ class AsyncTransaction:
         return self._mq.queue(name, type=type, kind=kind)._within(self)  # noqa: SLF001 - its own
 
 
-async def begun_guard_of(transaction: AsyncTransaction) -> Guard:
-    """The same, of a transaction that may only begin now."""
-    return await transaction._begin()  # noqa: SLF001 - it is no business of users
-
-
 def guard_of(transaction: Transaction | AsyncTransaction) -> Guard:
     """What the client that made a transaction looks after it by."""
     return transaction._guard  # noqa: SLF001 - it is no business of users
+
+
+async def begun_guard_of(transaction: AsyncTransaction) -> Guard:
+    """The same, of a transaction that may only begin now."""
+    return await transaction._begin()  # noqa: SLF001 - it is no business of users
 
 
 def refuse_if_ended(session: Any) -> None:

@@ -85,8 +85,8 @@ async def test_bad_keys(mq: Any, database: Database) -> None:
     q = mq.queue("q")
     for key in BAD_NAMES.values():
         calls = with_key(q, key) | puts(q, ordering_key=key)
-        await refused(errors.InvalidKey, calls, match="a key m")
-        with pytest.raises(errors.InvalidKey, match="a key m"):
+        await refused(errors.InvalidKey, calls, match=" key m")
+        with pytest.raises(errors.InvalidKey, match=" key m"):
             await q.put(1, key=key)
     with pytest.raises(errors.InvalidKey, match="message 1: a key must not be empty"):
         await q.offer_batch([ScheduledMessage("good", 1), ScheduledMessage("", 1)])
@@ -485,3 +485,33 @@ async def test_queues_of_a_closed_client(mq: Any) -> None:
     with pytest.raises(errors.Closed):
         async with q.hold():
             pass
+
+
+async def test_what_a_newcomer_gets_wrong_is_explained(mq: Any) -> None:
+    q = mq.queue("q")
+    for wrapped in (rowmq.Message(payload=1), rowmq.ScheduledMessage("k", 1)):
+        with pytest.raises(errors.InvalidInput, match="the payload itself"):
+            await q.put(wrapped)
+        with pytest.raises(errors.InvalidInput, match="the payload itself"):
+            await q.put_many([wrapped])
+    with pytest.raises(errors.InvalidOption, match="use delay="):
+        await q.offer_or_update("k", 1, 30)
+    with pytest.raises(errors.InvalidInput, match="by itself"):
+        mq.poller(["a", "b"])
+    with pytest.raises(errors.InvalidInput, match="each queue once"):
+        mq.poller("a", "a")
+    with pytest.raises(errors.InvalidOption, match="the class itself"):
+        mq.queue("q", type="Email")
+    with pytest.raises(errors.InvalidKey, match="an ordering key"):
+        await q.put(1, ordering_key=7)
+
+
+async def test_an_offer_may_be_for_some_time_from_now(mq: Any) -> None:
+    q = mq.queue("q")
+    assert await q.offer_or_update("k", 1, delay=3600) is rowmq.Outcome.CREATED
+    assert await q.offer_or_update("k", 2, delay=3600) is rowmq.Outcome.UPDATED
+    assert await q.try_poll() is None
+    assert await q.offer_or_update("k", 3, delay=0) is rowmq.Outcome.UPDATED
+    assert (await q.try_poll()).payload == 3
+    with pytest.raises(errors.InvalidOption, match="not both"):
+        await q.offer_if_not_exists("k", 1, datetime.now(UTC), delay=1)

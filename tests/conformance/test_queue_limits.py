@@ -572,3 +572,15 @@ async def test_priorities_hold_within_a_limit(mq: Any) -> None:
     for priority in (0, 5, 3):
         await q.put(priority, priority=priority)
     assert payloads(await q.try_poll_many(9)) == [5, 3]
+
+
+@async_only
+async def test_a_poll_wakes_up_when_the_rate_allows_the_next_job(mq: Any) -> None:
+    """It knows when: where puts wake it, it would sleep for a second otherwise."""
+    q = mq.queue("q")
+    await q.configure(rate=1, rate_period=0.2)
+    await q.put_many(range(6))
+    began = time.monotonic()
+    jobs = [await q.poll(timeout=10) for _ in range(6)]
+    assert [job.payload for job in jobs] == list(range(6))
+    assert 1.0 <= time.monotonic() - began < 5.0

@@ -483,7 +483,7 @@ async def test_drop_all_wants_to_be_sure(mq: Any, database: Database) -> None:
     for wrong in (None, True, "", "yes", CONFIRM.lower(), CONFIRM + " ", CONFIRM.encode()):
         with pytest.raises(errors.InvalidInput, match="Yes, please, I know what I'm doing!"):
             await q.drop_all(confirm=wrong)
-    with pytest.raises(TypeError):
+    with pytest.raises(errors.InvalidInput, match="Yes, please, I know what I'm doing!"):
         await q.drop_all()
     assert sizes(database) == (2, 2)
 

@@ -36,7 +36,7 @@ _DEADLOCK = "the database ended this transaction to resolve a deadlock"
 _UNORDERED = "the database could not order this transaction among others"
 _LOCKED = (
     "another transaction holds what this one needs, and has not ended in time; if it is one of "
-    "your own, publish inside it (tx.publish, or connection=), or end it first"
+    "your own, write inside it (tx.publish, tx.queue(name).put, or connection=), or end it first"
 )
 _UNIQUE = "a row with this key exists"
 _UNREACHABLE = "no connection to the server; is it running, and are host and port right?"

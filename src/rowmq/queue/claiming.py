@@ -19,16 +19,18 @@ from rowmq.store.jobs import Posting
 if TYPE_CHECKING:
     from rowmq.queue.desk import Desk
 
-__all__ = ["Claimed", "Claimer", "new_token"]
+__all__ = ["Claimed", "Claimer"]
 
 LOOK_SECONDS = 0.5
 """How long a claimer that is kept busy goes on without a look."""
 
-LOOK_SECONDS_MAX = 1.5
 LOOK_SHARE = 0.1
-"""What part of the time may go into looks from the head, while that is slow: none the less, a job
-that was put back is found within two seconds.
+"""What part of the time may go into looks, and claims from the head: while these are slow, fewer
+are made.
 """
+
+LOOK_SECONDS_MAX = 1.5
+"""None the less, a job that was put back is found within two seconds."""
 
 
 class Claimed(NamedTuple):

@@ -4,14 +4,14 @@ import logging
 import random
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import partial
 from typing import Any
 
 from rowmq.codec import error_text
 from rowmq.drivers.base import Steps
 from rowmq.errors import InvalidInput, InvalidOption
-from rowmq.message import JobError, Outcome, ScheduledMessage, State
+from rowmq.message import JobError, Message, Outcome, ScheduledMessage, State
 from rowmq.naming import check_key
 from rowmq.options import check_flag, whole
 from rowmq.queue.claiming import Claimed
@@ -26,11 +26,12 @@ from rowmq.store.settles import Kind
 from rowmq.store.topics import check_limit, check_retention
 from rowmq.times import Duration, from_micros, to_micros, to_seconds
 
-__all__ = ["CONFIRMATION", "Core", "NewJob", "check_order"]
+__all__ = ["Core", "check_order", "delivered_too_often", "told"]
 
 log = logging.getLogger("rowmq")
 
 CONFIRMATION = "Yes, please, I know what I'm doing!"
+"""What `drop_all` wants to hear."""
 
 CLAIM_MAX = 10_000
 """How many jobs one claim takes at most."""
@@ -43,6 +44,10 @@ WATCHED_SECONDS_MAX = 1.0
 """How long to wait at most where a put wakes those who wait."""
 
 PERMITS_MAX = 10_000
+"""The highest limit: there is a row for each permit."""
+
+EMPTY_LOOKS_MAX = 30
+"""How many empty looks are counted: by then every pause is the longest."""
 
 UNSETTLED_MAX = 20
 """How often a job may be claimed and not be settled, if nothing else is said: one that kills its
@@ -110,6 +115,12 @@ class Core:
     ) -> Posting:
         if delay is not None and at is not None:
             raise InvalidOption("give delay= or at=, but not both")
+        if isinstance(payload, Message | ScheduledMessage):
+            raise InvalidInput(
+                f"a payload cannot be a rowmq.{type(payload).__name__}: put takes the payload "
+                f"itself and options beside it, as in put(payload, headers=...); offer_batch takes "
+                f"rowmq.ScheduledMessage"
+            )
         return posting_of(
             self.view.queue,
             self.view.kind,
@@ -118,7 +129,7 @@ class Core:
             delay_us=0 if delay is None else round(to_seconds(delay, name="delay") * 1_000_000),
             priority=priority,
             key=check_key(key),
-            ordering_key=check_key(ordering_key),
+            ordering_key=check_key(ordering_key, what="an ordering key"),
             headers=headers,
         )
 
@@ -150,7 +161,7 @@ class Core:
             raise InvalidInput("an offer needs a key; put() adds jobs without one")
         posting = self._posting(
             message.payload,
-            delay=None,
+            delay=message.delay,
             at=message.at,
             priority=message.priority,
             headers=message.headers,
@@ -233,7 +244,7 @@ class Core:
                 if not watched:
                     self.desk.waiters.add(self.views, waiter)
                     watched = True
-                empty = min(empty + 1, 30)
+                empty = min(empty + 1, EMPTY_LOOKS_MAX)
                 pause = self._pause(empty)
                 yield partial(waiter.wait, pause if remaining is None else min(pause, remaining))
         finally:
@@ -398,6 +409,7 @@ class Core:
         yield from self.set(settings, connection)
 
     def set(self, settings: Settings, connection: Any) -> Steps[None]:
+        """Change settings that are checked."""
         configure = partial(self.desk.store.queues.configure, self.view.queue, settings)
         yield partial(self.desk.run, configure, connection)
         self.desk.disturb(self.view.queue)
@@ -421,6 +433,10 @@ def delivered_too_often(facts: Facts, view: View) -> str | None:
 
 def due_micros(at: datetime) -> int:
     """A time that can be stored and be told again, in UTC."""
+    if not isinstance(at, datetime):
+        raise InvalidOption(
+            f"at must be an aware datetime, not {at!r}; for seconds from now use delay="
+        )
     micros = to_micros(at)
     try:
         from_micros(micros)
@@ -455,14 +471,13 @@ def finished_state(state: State | str) -> State:
 
 
 def older_than_us(older_than: Duration) -> int:
-    seconds = older_than.total_seconds() if isinstance(older_than, timedelta) else older_than
-    return round(to_seconds(seconds, name="older_than") * 1_000_000)
+    return round(to_seconds(older_than, name="older_than") * 1_000_000)
 
 
 def check_ids(ids: Iterable[Any]) -> list[int]:
     """Job ids, each once: numbers, or jobs that have them."""
     if isinstance(ids, str | bytes | int) or not isinstance(ids, Iterable):
-        raise InvalidOption(f"ids must be a list of job ids, not {ids!r}")
+        raise InvalidOption(f"ids must be a list of job ids or jobs, as in [job], not {ids!r}")
     found = [getattr(id, "id", id) for id in ids]
     for id in found:
         if type(id) is not int or not 0 <= id < 2**62:
@@ -483,7 +498,7 @@ def permits(name: str, limit: float | None) -> int | None:
     if type(limit) is not int or not 1 <= limit <= PERMITS_MAX:
         raise InvalidOption(
             f"{name} must be a whole number from 1 to {PERMITS_MAX:,}, or math.inf for no limit, "
-            f"not {limit!r}; a higher rate can be had with a shorter rate_period"
+            f"not {limit!r}; other rates can be had with another rate_period"
         )
     return limit
 

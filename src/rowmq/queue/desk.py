@@ -4,11 +4,13 @@ Everything that takes several transactions is written as steps, once for sync an
 `drivers.base`.
 """
 
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from rowmq.drivers.base import Steps, SyncDriver
+from rowmq.drivers.forking import after_fork
 from rowmq.drivers.watching import Notifier
 from rowmq.errors import AlreadySettled, ConnectionLost, StaleLease
 from rowmq.message import Outcome
@@ -205,12 +207,19 @@ class Spare:
 
     def __init__(self, open_driver: Callable[[], SyncDriver]) -> None:
         self._open = open_driver
+        self.reset()
+        after_fork(self)
+
+    def reset(self) -> None:
+        """There is none yet: at the start, and in a forked child, which leaves the parent's be."""
+        self._lock = threading.Lock()
         self._driver: SyncDriver | None = None
 
     def run(self, make: Callable[[], Operation[Any]]) -> None:
         """Run an operation in a transaction of its own."""
-        if self._driver is None:
-            self._driver = self._open()
+        with self._lock:
+            if self._driver is None:
+                self._driver = self._open()
         self._driver.run(make)
 
     def close(self) -> None:

@@ -17,7 +17,7 @@ from rowmq.drivers.base import Steps, take_steps, take_steps_async
 from rowmq.options import whole
 from rowmq.queue.claiming import Claimed
 from rowmq.queue.core import Core, check_order, delivered_too_often, told
-from rowmq.queue.job import claimed_facts
+from rowmq.queue.job import Facts, claimed_facts
 from rowmq.queue.ticket import Wanted, wanted_of
 from rowmq.queue.view import micros_of
 from rowmq.store.holds import HeldJob
@@ -63,21 +63,21 @@ class _Holder:
 
     def take(self, tx: Any, passed: set[int]) -> Steps[HeldJob | int | None]:
         """Lock a job for a transaction. A number is a job to pass over in the next one."""
+        if len(passed) >= PASSED_OVER_MAX:
+            return None
         lanes = self.core.claimer.lanes
         take = partial(self.store.holds.take, lanes, newest=self.newest, passed=passed)
         held: HeldJob | int | None = yield partial(self.core.desk.run, take, tx)
-        return held if len(passed) < PASSED_OVER_MAX else None
+        return held
 
-    def facts_of(self, held: HeldJob) -> tuple[Any, str | None]:
+    def facts_of(self, held: HeldJob) -> tuple[Facts, str | None]:
         """What a held job shows, and why it is not to be tried, if so."""
-        starts = held.starts
-        entry = held.job.entry._replace(
-            attempts=held.failures, deliveries=held.row.deliveries + starts + 1
-        )
+        deliveries = held.row.deliveries + held.starts + 1
+        entry = held.job.entry._replace(attempts=held.failures, deliveries=deliveries)
         claimed = Claimed(held.job._replace(entry=entry), held.lane, 0)
         facts, error = claimed_facts(claimed, self.core.view)
         if error is None and held.failures >= self.max_failures:
-            error = self.too_often(held.failures, f"in {starts} of them its process died")
+            error = self.too_often(held.failures, f"in {held.starts} of them its process died")
         return facts, error or delivered_too_often(facts, self.core.view)
 
     def too_often(self, failures: int, how: str) -> str:
@@ -89,9 +89,11 @@ class _Holder:
         return held.settle(Kind.REJECT, attempts=held.failures, error=error)
 
     def finish(self, held: HeldJob, settle: Settle, tx: Any) -> Any:
+        """Settle a held job in its transaction."""
         return self.core.desk.run(partial(self.store.holds.finish, held, settle), tx)
 
     def done(self, held: HeldJob) -> Settle:
+        """The ack of a job whose block ended well."""
         return held.settle(Kind.ACK, attempts=held.failures + 1)
 
     def fail(self, held: HeldJob, error: Exception) -> Any:
@@ -284,7 +286,7 @@ def told_if_it_fails() -> Iterator[None]:
     try:
         yield
     except Exception as error:  # noqa: BLE001 - see above
-        log.warning("a failure of a held job could not be counted: %s", error)
+        log.warning("what became of a held job could not be written down: %s", error)
 
 
 class LazyTransaction(Transaction):

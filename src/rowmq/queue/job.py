@@ -31,7 +31,9 @@ __all__ = [
 T = TypeVar("T")
 
 HELD = "a held job is settled by leaving its block: it is acked, or, if the block raises, failed"
-UNCLAIMED = "this job was not claimed: only what try_poll(), try_poll_many() and poll() gave can be"
+UNCLAIMED = (
+    "this job was not claimed: only what try_poll(), try_poll_many() and poll() gave can be settled"
+)
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
@@ -264,7 +266,7 @@ class AsyncJob(AnyJob[T]):
 
 
 def check_extension(seconds: Duration) -> float:
-    duration = to_seconds(seconds, name="seconds")
+    duration = to_seconds(seconds, name="the seconds of extend()")
     if duration < 0.001:
         raise InvalidOption(
             "extend takes the seconds from now on, a millisecond or more; release() gives a job "

@@ -104,16 +104,18 @@ class Queue(Poller[T]):
         payload: T,
         at: datetime | None = None,
         *,
+        delay: Duration | None = None,
         priority: int = 0,
         headers: Mapping[str, str] | None = None,
         connection: Any = None,
     ) -> Outcome:
-        """Have one live job with this key, with this payload, due at this time or now.
+        """Have one live job with this key, with this payload, due at this time, after this
+        delay, or now.
 
         CREATED if there was none. UPDATED if there was: also one that is being worked on, whose
         lock becomes void. IGNORED if it was the same already.
         """
-        message = ScheduledMessage(key, payload, at, True, priority, headers)
+        message = ScheduledMessage(key, payload, at, True, priority, headers, delay)
         return self._offer([message], connection)[0]
 
     def offer_if_not_exists(
@@ -122,12 +124,13 @@ class Queue(Poller[T]):
         payload: T,
         at: datetime | None = None,
         *,
+        delay: Duration | None = None,
         priority: int = 0,
         headers: Mapping[str, str] | None = None,
         connection: Any = None,
     ) -> Outcome:
         """Add a job, unless there is a live one with this key: CREATED or IGNORED."""
-        message = ScheduledMessage(key, payload, at, False, priority, headers)
+        message = ScheduledMessage(key, payload, at, False, priority, headers, delay)
         return self._offer([message], connection)[0]
 
     def offer_batch(
@@ -199,7 +202,7 @@ class Queue(Poller[T]):
         """Delete the live job with this key, also if it is claimed; False if there is none."""
         return take_steps(self._core.drop(key, self._in(connection)))
 
-    def drop_all(self, confirm: str, *, connection: Any = None) -> int:
+    def drop_all(self, confirm: str = "", *, connection: Any = None) -> int:
         """Delete every live job, in short transactions; how many it were. The archive stays.
 
         `confirm` must be "Yes, please, I know what I'm doing!".
@@ -351,12 +354,13 @@ class AsyncQueue(AsyncPoller[T]):
         payload: T,
         at: datetime | None = None,
         *,
+        delay: Duration | None = None,
         priority: int = 0,
         headers: Mapping[str, str] | None = None,
         connection: Any = None,
     ) -> Outcome:
         """Have one live job with this key: see `Queue.offer_or_update`."""
-        message = ScheduledMessage(key, payload, at, True, priority, headers)
+        message = ScheduledMessage(key, payload, at, True, priority, headers, delay)
         return (await self._offer([message], connection))[0]
 
     async def offer_if_not_exists(
@@ -365,12 +369,13 @@ class AsyncQueue(AsyncPoller[T]):
         payload: T,
         at: datetime | None = None,
         *,
+        delay: Duration | None = None,
         priority: int = 0,
         headers: Mapping[str, str] | None = None,
         connection: Any = None,
     ) -> Outcome:
         """Add a job, unless there is a live one with this key: CREATED or IGNORED."""
-        message = ScheduledMessage(key, payload, at, False, priority, headers)
+        message = ScheduledMessage(key, payload, at, False, priority, headers, delay)
         return (await self._offer([message], connection))[0]
 
     async def offer_batch(
@@ -436,7 +441,7 @@ class AsyncQueue(AsyncPoller[T]):
         """Delete the live job with this key, also if it is claimed; False if there is none."""
         return await take_steps_async(self._core.drop(key, self._in(connection)))
 
-    async def drop_all(self, confirm: str, *, connection: Any = None) -> int:
+    async def drop_all(self, confirm: str = "", *, connection: Any = None) -> int:
         """Delete every live job, in short transactions: see `Queue.drop_all`."""
         return await take_steps_async(self._core.drop_all(confirm, self._in(connection)))
 

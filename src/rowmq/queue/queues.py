@@ -2,12 +2,13 @@
 
 import builtins
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any, TypeVar, overload
 
 from rowmq.combining import AsyncCombiner, Combiner
 from rowmq.drivers.base import SyncDriver, take_steps, take_steps_async
 from rowmq.drivers.watching import Notifier, Watcher
-from rowmq.errors import InvalidInput
+from rowmq.errors import InvalidInput, InvalidQueue
 from rowmq.message import QueueInfo
 from rowmq.policy import RetryStrategy
 from rowmq.queue.desk import Desk, Put, Spare
@@ -27,6 +28,9 @@ T = TypeVar("T")
 
 LOCK_SECONDS = 300.0
 POLL_SECONDS = 0.1
+
+SETTLE_BYTES = 100
+"""What a settle takes in a statement, roughly."""
 
 
 class Queues:
@@ -172,13 +176,21 @@ class AsyncQueues:
 
 
 def some(queues: tuple[Any, ...]) -> tuple[Any, ...]:
+    """What `poller` takes, which must not be nothing."""
     if not queues:
         raise InvalidInput("poller() takes the queues to poll, as in mq.poller('emails', 'sms')")
+    names = [queue.name if isinstance(queue, Queue | AsyncQueue) else queue for queue in queues]
+    if len({str(name) for name in names}) < len(names):
+        raise InvalidInput(
+            "poller() takes each queue once; a handle without a type sees all kinds of jobs"
+        )
     return queues
 
 
 def view_in(mq: Any, queue: Any) -> View:
     """What a handle sees, or, of a name, what one without a type would."""
+    if isinstance(queue, list | tuple | set):
+        raise InvalidQueue("a queue must be given by itself, as in mq.poller('emails', 'sms')")
     if isinstance(queue, Queue | AsyncQueue):
         return queue._core.view  # noqa: SLF001 - its own package
     view: View = mq.queue(queue)._core.view  # noqa: SLF001 - its own package
@@ -210,8 +222,8 @@ def desk_of(
         outcomes: list[Exception | None] = desk.settle_now(settles)
         return outcomes
 
-    desk.puts = Combiner(put, lane_of_posting, size_of_posting, repeatable=True)
-    desk.settles = Combiner(settle, lane_of_settle, size_of_settle, repeatable=False)
+    desk.puts = Combiner(put, lock_of_posting, attrgetter("size"), repeatable=True)
+    desk.settles = Combiner(settle, lock_of_settle, size_of_settle, repeatable=False)
     return desk
 
 
@@ -242,28 +254,25 @@ def async_desk_of(
         return outcomes
 
     desk.puts = AsyncCombiner(
-        put, lane_of_posting, size_of_posting, at_once=at_once, repeatable=True
+        put, lock_of_posting, attrgetter("size"), at_once=at_once, repeatable=True
     )
     desk.settles = AsyncCombiner(
-        settle, lane_of_settle, size_of_settle, at_once=at_once, repeatable=False
+        settle, lock_of_settle, size_of_settle, at_once=at_once, repeatable=False
     )
     return desk
 
 
-# Jobs without a key wait for nobody, so all of a client's share transactions.
+# Plain jobs wait for nobody, so all of a client's share transactions: they have one lock in common,
+# as far as a combiner knows, and it is not a lane of a queue.
 
 
-def lane_of_posting(posting: Posting) -> str:  # noqa: ARG001 - it is the same for all
+def lock_of_posting(posting: Posting) -> str:  # noqa: ARG001 - it is the same for all
     return "put"
 
 
-def size_of_posting(posting: Posting) -> int:
-    return posting.size
-
-
-def lane_of_settle(settle: Settle) -> str:  # noqa: ARG001 - it is the same for all
+def lock_of_settle(settle: Settle) -> str:  # noqa: ARG001 - it is the same for all
     return "settle"
 
 
 def size_of_settle(settle: Settle) -> int:  # noqa: ARG001 - it is the same for all
-    return 100
+    return SETTLE_BYTES

@@ -6,6 +6,7 @@ from typing import NamedTuple
 from rowmq.policy import RetryStrategy
 from rowmq.queue.claiming import Claimed
 from rowmq.store.settles import Kind, Settle, refused
+from rowmq.times import to_seconds
 
 __all__ = ["Ticket", "Wanted", "conclude", "give_up", "take_all", "wanted_of"]
 
@@ -76,6 +77,8 @@ def wanted_of(
     """What a settle comes to: a nack may be the last one, by the retry strategy."""
     if kind is Kind.NACK:
         own = ticket.retry.delay(ticket.claimed.job.entry.attempts + 1)
+        if own is not None:
+            own = to_seconds(own, name=f"the delay of {type(ticket.retry).__name__}")
         if own is None:
             kind, delay = Kind.REJECT, None
         elif delay is None:

@@ -1,5 +1,6 @@
 """What a handle of a queue sees, and how it treats what it claims: one frozen value."""
 
+import builtins
 import math
 from collections.abc import Collection
 from typing import Any
@@ -12,7 +13,7 @@ from rowmq.options import check_retry, check_type, positive, whole
 from rowmq.policy import ExponentialBackoff, RetryStrategy
 from rowmq.times import Duration
 
-__all__ = ["DEFAULT_RETRY", "View", "view_of"]
+__all__ = ["DEFAULT_RETRY", "View", "micros_of", "view_of"]
 
 UNTYPED = ""
 """The stored kind of jobs without a type."""
@@ -44,6 +45,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
         return None if self.kind == UNTYPED else (self.kind, UNTYPED)
 
     def sees(self, kind: str) -> bool:
+        """Whether jobs of a kind are seen."""
         return self.kinds is None or kind in self.kinds
 
 
@@ -70,12 +72,14 @@ def view_of(
 
 
 def check_deliveries(limit: float | None) -> float | None:
+    """A whole number, `math.inf` for no limit, or None for the usual one."""
     if limit is None or limit == math.inf:
         return limit
     return whole("max_deliveries", limit)  # type: ignore[arg-type]
 
 
 def micros_of(name: str, duration: Duration) -> int:
+    """Microseconds of an option that must be more than none."""
     return round(positive(name, duration) * 1_000_000)
 
 
@@ -83,12 +87,9 @@ def kind_of(type: Any) -> str:
     """What a type is called in the database: by its own name, as modules move."""
     if type is None:
         return UNTYPED
-    plain = isinstance(type, builtins_type) and not getattr(type, "__args__", ())
+    plain = isinstance(type, builtins.type) and not getattr(type, "__args__", ())
     name = type.__name__ if plain else str(type)
     try:
         return check_kind(name)
     except ValueError as error:
         raise InvalidOption(f"give the type a shorter name with kind=...: {error}") from error
-
-
-builtins_type = type

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from rowmq.message import JobError, State
 from rowmq.store.claims import Claims, Entry
 from rowmq.store.dialect import as_bytes, as_text, as_text_or_none
-from rowmq.store.jobs import JOB_COLUMNS, JOB_ID, KeyRow
+from rowmq.store.jobs import JOB_COLUMNS, JOB_ID, KeyRow, Stored
 from rowmq.store.lines import READY_KEY, WAITING_KEY, Member, ReadyRow
 from rowmq.store.settles import JOB_ERROR
 from rowmq.store.statement import Operation, Row, Statement
@@ -60,7 +60,7 @@ class Archive:
         self.dialect = claims.dialect
 
     def lanes(self, queue: str, kinds: Collection[str] | None) -> Operation[Lanes | None]:
-        """The lanes of some kinds of a queue, or all; None if there is no such queue."""
+        """The lanes of some kinds of a queue, or all; None if it never had a job of any kind."""
         rows = yield from self.queues.list_lanes(queue)
         ids = frozenset(row[0] for row in rows if kinds is None or row[2] in kinds)
         return Lanes(rows[0][1], ids, kinds is None) if rows else None
@@ -83,9 +83,7 @@ class Archive:
             given_back = State.RETRYABLE if entry.attempts else State.PENDING
             counts[given_back if expired else State.PROCESSING] += 1
         for state, table in ((State.COMPLETED, "{completed}"), (State.FAILED, "{failed}")):
-            of_kinds = "" if lanes.whole else JOINED
-            template = COUNT.replace("<table>", table).replace("<of kinds>", of_kinds)
-            template = template.replace("<kinds>", "" if lanes.whole else in_lanes(lanes))
+            template = of_lanes(COUNT.replace("<table>", table), lanes)
             result = yield self._one("archive.count", template, lanes.queue_id)
             counts[state] = int(result.rows[0][0])
         return counts
@@ -124,6 +122,7 @@ class Archive:
         return None
 
     def _live(self, row: KeyRow) -> Operation[Record | None]:
+        """The job of a key, wherever it stands: ready, in a lock, or waiting in its line."""
         jobs = yield from self._fetch([row.job_id])
         if row.job_id not in jobs:
             return None
@@ -166,8 +165,7 @@ class Archive:
         if lanes is None:
             return []
         template = LIST_COMPLETED if state is State.COMPLETED else LIST_FAILED
-        chosen = "" if lanes.whole else in_lanes(lanes)
-        sql = self.dialect.sql(template.replace("<kinds>", chosen))
+        sql = self.dialect.sql(of_lanes(template, lanes))
         params = (lanes.queue_id, -(2**62) if since is None else since, limit)
         result = yield Statement("archive.list", sql, params, sole=True)
         found = {row[0]: row for row in result}
@@ -208,7 +206,7 @@ class Archive:
         failed = {row[0]: row for row in rows if row[1] == lanes.queue_id}
         stored = yield from self.jobs.stored(failed)
         chosen = [job for job in stored.values() if job.lane_id in lanes.ids]
-        ((now,),) = (yield Statement("archive.now", self.dialect.sql("SELECT {now}"))).rows
+        now = yield from self.queues.now("archive.now")
         keyed = [
             KeyRow(job.queue_id, job.key, job.kind, job.id, job.lane_id, now)
             for job in chosen
@@ -217,6 +215,17 @@ class Archive:
         held = yield from self.jobs.lock_keys(keyed)
         taken = {row.job_id for row in keyed if held[row.identity].job_id != row.job_id}
         chosen = [job for job in chosen if job.id not in taken]
+        yield from self._revive(chosen, now)
+        notes = [(job.id, *failed[job.id][2:]) for job in chosen]
+        texts = [(*note[:3], as_text_or_none(note[3])) for note in notes]
+        yield from self.queues.insert("archive.note", "{job_errors}", JOB_ERROR, texts)
+        yield from self.queues.delete(
+            "archive.unfail", "{failed}", JOB_ID, [(job.id,) for job in chosen]
+        )
+        return [job.id for job in chosen]
+
+    def _revive(self, chosen: Sequence[Stored], now: int) -> Operation[None]:
+        """Make jobs ready that have their keys again, or let them wait in their lines."""
         ready = [ReadyRow(job.lane_id, now, job.id) for job in chosen if job.ordering_key is None]
         ready += yield from self.jobs.lines.join(
             [
@@ -226,13 +235,6 @@ class Archive:
             ]
         )
         yield from self.jobs.make_ready(ready)
-        notes = [(job.id, *failed[job.id][2:]) for job in chosen]
-        texts = [(*note[:3], as_text_or_none(note[3])) for note in notes]
-        yield from self.queues.insert("archive.note", "{job_errors}", JOB_ERROR, texts)
-        yield from self.queues.delete(
-            "archive.unfail", "{failed}", JOB_ID, [(job.id,) for job in chosen]
-        )
-        return [job.id for job in chosen]
 
     def prune(
         self,
@@ -261,9 +263,7 @@ class Archive:
         queue_id = lanes.queue_id
         completed = state is State.COMPLETED
         table = "{completed}" if completed else "{failed}"
-        of_kinds = "" if lanes.whole else JOINED
-        template = OLD.replace("<table>", table).replace("<of kinds>", of_kinds)
-        template = template.replace("<kinds>", "" if lanes.whole else in_lanes(lanes))
+        template = of_lanes(OLD.replace("<table>", table), lanes)
         params = (queue_id, before, BATCH)
         result = yield Statement("archive.old", self.dialect.sql(template), params)
         rows = [(queue_id, finished_at, job_id) for finished_at, job_id in result]
@@ -355,6 +355,7 @@ class Archive:
         return len(stored)
 
     def _one(self, name: str, template: str, value: int) -> Statement:
+        """A read by one number."""
         return Statement(name, self.dialect.sql(template), (value,), sole=True)
 
 
@@ -394,8 +395,12 @@ def id_list(ids: Collection[int]) -> str:
     return ", ".join(str(int(id)) for id in sorted(ids)) or "0"
 
 
-def in_lanes(lanes: Lanes) -> str:
-    return f"AND j.lane_id IN ({id_list(lanes.ids)})"
+def of_lanes(template: str, lanes: Lanes) -> str:
+    """A query of finished jobs, of these lanes only: with their jobs, unless these are all."""
+    if lanes.whole:
+        return template.replace("<of kinds>", "").replace("<kinds>", "")
+    kinds = f"AND j.lane_id IN ({id_list(lanes.ids)})"
+    return template.replace("<of kinds>", JOINED).replace("<kinds>", kinds)
 
 
 COMPLETED_KEY = {"queue_id": "bigint", "finished_at": "bigint", "job_id": "bigint"}

@@ -32,6 +32,8 @@ __all__ = [
     "Entry",
     "Look",
     "OpenLane",
+    "Permits",
+    "is_of",
     "job_of",
 ]
 
@@ -58,7 +60,7 @@ class OpenLane(NamedTuple):
     limited: bool
     """Whether its queue has limits, so that a claim needs permits."""
     first_due: int | None
-    """When the first of its jobs is due; None if it has none."""
+    """When the first of its jobs is due, and the queue's rate allows it; None if it has none."""
 
 
 class Look(NamedTuple):
@@ -79,9 +81,11 @@ class Entry(NamedTuple):
     attempts: int
     deliveries: int
     permit: int = 0
+    """The number of its permit for jobs in flight; 0 if it needs none."""
 
     @property
     def ready(self) -> ReadyRow:
+        """Its ready row, if it is given back: the delivery has been one."""
         return ReadyRow(self.lane_id, self.due_at, self.job_id, self.attempts, self.deliveries)
 
 
@@ -116,14 +120,15 @@ class Claims:
         """What there is to claim in queues that are not paused."""
         lanes: list[OpenLane] = []
         marks = ", ".join("?" for _ in queues)
-        sql = self.dialect.sql(LOOK.replace("<queues>", marks))
+        sql = self.dialect.sql(LOOK.replace("<queues>", marks).replace("<rate>", str(RATE)))
         params = [self.dialect.text(queue) for queue in queues]
         result = yield Statement("claims.look", sql, params, sole=True)
         now, expires = 0, None
-        for id, queue_id, queue, kind, precedence, limited, due, now, expires in result:  # noqa: B007
+        for id, queue_id, queue, kind, order, limited, due, free, now, expires in result:  # noqa: B007
             if id is not None:
                 name = (as_text(queue), as_text(kind))
-                lanes.append(OpenLane(id, queue_id, *name, precedence, bool(limited), due))
+                first = due if due is None or free is None else max(due, free)
+                lanes.append(OpenLane(id, queue_id, *name, order, bool(limited), first))
         return Look(now, lanes, expires)
 
     # --- claim ------------------------------------------------------------------------------------
@@ -277,7 +282,9 @@ class Claims:
     def take_permits(
         self, lanes: Iterable[OpenLane], limit: int
     ) -> Operation[dict[int, "Permits"]]:
-        """Lock free permits of limited queues: there are as many as may be started."""
+        """Lock free permits of limited queues, up to `limit` of a kind; by queue. As many jobs may
+        be started.
+        """
         permits: dict[int, Permits] = {}
         for queue_id in sorted({lane.queue_id for lane in lanes if lane.limited}):
             result = yield Statement("claims.limits", self.dialect.sql(LIMITS), (queue_id,))
@@ -310,7 +317,9 @@ class Claims:
         token: int,
         lock_us: int,
     ) -> Operation[None]:
-        """Have the permits of claimed jobs be free again when their lock, or the period, ends."""
+        """Note when the permits of claimed jobs are free: when the period ends; or, of those in
+        flight, when they are settled or their lock is gone, though not before its time.
+        """
         if not permits:
             return
         queue_of = {lane.id: lane.queue_id for lane in lanes}
@@ -319,7 +328,7 @@ class Claims:
             claimed.setdefault(queue_of[entry.lane_id], []).append(entry)
         # The time after the lock was written: a permit is not free before its lock is, nor is a
         # period over too soon.
-        now = (yield Statement("claims.now", self.dialect.sql("SELECT {now}"))).rows[0][0]
+        now = yield from self.queues.now("claims.now")
         rows: list[tuple[int | None, ...]] = []
         for queue_id, found in permits.items():
             used = claimed.get(queue_id, [])
@@ -329,10 +338,6 @@ class Claims:
                 if entry.permit:
                     place = (queue_id, IN_FLIGHT, entry.permit)
                     rows.append((*place, now + lock_us, token, entry.job_id))
-        yield from self.set_permits(rows)
-
-    def set_permits(self, rows: Sequence[tuple[int | None, ...]]) -> Operation[None]:
-        """Say of permits when they are free, and whose they are until then."""
         yield from self.queues.update(
             "claims.use_permits", "{permits}", PERMIT, tuple(PERMIT_KEY), rows
         )
@@ -466,7 +471,8 @@ PERMIT_KEY = {"queue_id": "bigint", "purpose": "smallint", "number": "integer"}
 PERMIT = PERMIT_KEY | {"free_at": "bigint", "token": "bigint", "job_id": "bigint"}
 
 LOOK = """
-    SELECT f.id, f.queue_id, f.queue, f.kind, f.precedence, f.limited, f.first_due, {now},
+    SELECT f.id, f.queue_id, f.queue, f.kind, f.precedence, f.limited, f.first_due, f.rate_free,
+           {now},
            (SELECT k.locked_until FROM {locks} k WHERE k.locked_until > 0
             ORDER BY k.locked_until LIMIT 1)
     FROM (SELECT 1 AS one) o
@@ -474,7 +480,12 @@ LOOK = """
         SELECT l.id, l.queue_id, q.queue, l.kind, l.precedence,
                CASE WHEN q.max_in_flight IS NULL AND q.rate IS NULL THEN 0 ELSE 1 END AS limited,
                (SELECT r.due_at FROM {ready} r WHERE r.lane_id = l.id
-                ORDER BY r.due_at, r.job_id LIMIT 1) AS first_due
+                ORDER BY r.due_at, r.job_id LIMIT 1) AS first_due,
+               CASE WHEN q.rate IS NOT NULL THEN
+                   (SELECT p.free_at FROM {permits} p
+                    WHERE p.queue_id = q.id AND p.purpose = <rate> AND p.number <= q.rate
+                    ORDER BY p.free_at LIMIT 1)
+               END AS rate_free
         FROM {queues} q {join} {lanes} l ON l.queue_id = q.id
         WHERE q.queue IN (<queues>) AND q.paused = 0
     ) f ON 1 = 1

@@ -27,6 +27,7 @@ __all__ = [
     "as_text",
     "as_text_or_none",
     "equal",
+    "values_table",
 ]
 
 DEFAULT_PREFIX = "rowmq_"
@@ -109,6 +110,11 @@ class Dialect(ABC):
 
     on_conflict: ClassVar[str] = "ON CONFLICT DO NOTHING"
     """Ends an INSERT into offsets that leaves rows alone which are already there."""
+
+    packs: ClassVar[str] = "INSTR(claimed, ?) > 0"
+    """Whether the packed table `claimed` may have a row that begins with a number: true for all
+    that have, and perhaps for others.
+    """
 
     # WHERE false: an existing row is locked but not written.
     lock_topic: ClassVar[str] = """
@@ -230,10 +236,8 @@ class Dialect(ABC):
         """A table of whole numbers as one value."""
         return self.text(msgspec.json.encode(rows).decode())
 
-    packs: ClassVar[str] = "INSTR(claimed, ?) > 0"
-    """Whether a packed table has rows that begin with a number; `packed` makes its parameter."""
-
     def packed(self, number: int) -> Any:
+        """The parameter of `packs`."""
         return self.text(f"[{number},")
 
     def unpack(self, value: Any) -> list[list[int]]:
@@ -273,9 +277,9 @@ def as_bytes(value: bytes | memoryview | bytearray | str) -> bytes:
     return value.encode() if isinstance(value, str) else bytes(value)
 
 
-def equal(keys: Iterable[str]) -> str:
-    """The rows `t` and `w` have the same keys."""
-    return " AND ".join(f"t.{key} = w.{key}" for key in keys)
+def equal(keys: Iterable[str], table: str = "t") -> str:
+    """The rows of a table, `t`, and of a source, `w`, have the same keys."""
+    return " AND ".join(f"{table}.{key} = w.{key}" for key in keys)
 
 
 def values_table(columns: Sequence[str], rows: int) -> str:

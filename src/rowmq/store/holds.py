@@ -11,7 +11,7 @@ gets the job next finds that note, and nobody there.
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from rowmq.store.claims import ClaimedJob, Claims, Entry, OpenLane, Permits, is_of
+from rowmq.store.claims import ClaimedJob, Entry, OpenLane, Permits, is_of
 from rowmq.store.lines import READY_KEY, ReadyRow
 from rowmq.store.queues import RATE
 from rowmq.store.settles import JOB_ERROR, Held, Kind, Settle, Settles, stale
@@ -30,7 +30,7 @@ class HeldJob(NamedTuple):
     """How many held it before and died."""
     taken_at: int
     rate_permit: int = 0
-    """What of the queue's rate was used up."""
+    """The number of the permit of the queue's rate that was used up; 0 if there is no rate."""
 
     @property
     def failures(self) -> int:
@@ -61,7 +61,7 @@ class Holds:
 
     def __init__(self, settles: Settles) -> None:
         self.settles = settles
-        self.claims: Claims = settles.claims
+        self.claims = settles.claims
         self.jobs = settles.jobs
         self.queues = settles.queues
         self.dialect = settles.dialect
@@ -112,7 +112,7 @@ class Holds:
         return None
 
     def _held(self, lane: OpenLane, row: ReadyRow) -> Operation[HeldJob | None]:
-        """The job of a locked row, if nobody has its key."""
+        """The job of a locked row, if nobody else has its key."""
         entry = Entry(row.job_id, row.lane_id, row.due_at, row.attempts, row.deliveries)
         jobs = yield from self.claims.fetch([entry])
         if not jobs:
@@ -166,7 +166,7 @@ class Holds:
 
     def finish(self, held: HeldJob, settle: Settle) -> Operation[None]:
         """Settle a held job in the transaction that holds it."""
-        now = (yield Statement("holds.now", self.dialect.sql("SELECT {now}"))).rows[0][0]
+        now = yield from self.queues.now("holds.now")
         if settle.key is not None:
             keys = yield from self.jobs.find_keys([settle.identity])
             if not is_of(keys.get(settle.identity), held.row.job_id):
@@ -199,7 +199,7 @@ class Holds:
             return True
         yield from self._note(row.job_id, held.starts)
         yield Statement("holds.fail", self.dialect.sql(FAIL), params)
-        now = (yield Statement("holds.now", self.dialect.sql("SELECT {now}"))).rows[0][0]
+        now = yield from self.queues.now("holds.now")
         note = [(row.job_id, now, failures, error)]
         yield from self.queues.insert("holds.note_error", "{job_errors}", JOB_ERROR, note)
         return False

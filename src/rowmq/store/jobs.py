@@ -31,18 +31,27 @@ from rowmq.store.statement import Operation, Row, Statement
 
 __all__ = [
     "JOB_COLUMNS",
+    "JOB_ID",
+    "KEY",
+    "KEY_IDENTITY",
     "Jobs",
+    "KeyIdentity",
     "KeyRow",
     "Offer",
     "Place",
     "Posting",
+    "Stored",
     "posting_of",
+    "repeated",
 ]
 
 PRIORITY_MAX = 32_767
 
 ROW_OVERHEAD_BYTES = 150
 """What a job's rows take beside its payload, roughly, when statements are filled."""
+
+KeyIdentity = tuple[int, str, str]
+"""Queue, key and kind: what must be unique. Sorted, they are the order in which keys are locked."""
 
 
 class Posting(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,6 +91,7 @@ class Place(NamedTuple):
 
     @property
     def key(self) -> "KeyRow":
+        """The row of its key, which it must have."""
         name = self.posting.lane
         return KeyRow(
             self.lane.queue_id,
@@ -94,6 +104,7 @@ class Place(NamedTuple):
 
     @property
     def member(self) -> Member:
+        """Its place in its line, which it must have."""
         name = self.posting.lane
         return Member(
             self.lane.queue_id,
@@ -116,12 +127,13 @@ class KeyRow(NamedTuple):
     due_at: int
 
     @property
-    def identity(self) -> tuple[int, str, str]:
+    def identity(self) -> KeyIdentity:
         """What must be unique: the key within its queue and kind."""
         return self[:3]
 
     @property
     def ready(self) -> tuple[int, int, int]:
+        """The key of its ready row, if it has one."""
         return self.lane_id, self.due_at, self.job_id
 
 
@@ -225,18 +237,18 @@ class Jobs:
             yield from self.free_keys({place.key for place in places if place not in taken})
             raise KeyTaken(
                 f"queue {taken[0].posting.lane.queue!r} has a live job with the key "
-                f"{taken[0].posting.key!r}, or the batch has it twice; offer_or_update() "
+                f"{taken[0].posting.key!r}; offer_or_update() "
                 f"replaces it, offer_if_not_exists() leaves it alone"
             )
 
-    def lock_keys(self, rows: Iterable[KeyRow]) -> Operation[dict[tuple[int, str, str], KeyRow]]:
+    def lock_keys(self, rows: Iterable[KeyRow]) -> Operation[dict[KeyIdentity, KeyRow]]:
         """Lock the rows of keys, making those that are missing; as they stand now.
 
         Inserted first and read afterwards: to lock a row that is missing may lock others out of a
         whole gap. A row that vanishes in between is inserted again.
         """
         wanted = {row.identity: row for row in sorted(rows)}
-        held: dict[tuple[int, str, str], KeyRow] = {}
+        held: dict[KeyIdentity, KeyRow] = {}
         for _ in range(TRIES_MAX):
             missing = [row for identity, row in wanted.items() if identity not in held]
             if not missing:
@@ -247,9 +259,11 @@ class Jobs:
         raise SerializationFailure("a key was made and taken away again and again")
 
     def find_keys(
-        self, identities: Sequence[tuple[int, str, str]], *, skip: bool = False
-    ) -> Operation[dict[tuple[int, str, str], KeyRow]]:
-        """Lock the rows of those keys that have a live job; or of those that nobody else has."""
+        self, identities: Sequence[KeyIdentity], *, skip: bool = False
+    ) -> Operation[dict[KeyIdentity, KeyRow]]:
+        """Lock the rows of those keys that have a live job; `skip` leaves out what others have
+        locked.
+        """
         template = LOCK_KEYS.replace("<lock>", "{skip_locked}" if skip else "{for_update}")
         found = yield from self.queues.select(
             "jobs.lock_keys", template, KEY_IDENTITY, sorted(identities)
@@ -257,9 +271,7 @@ class Jobs:
         rows = [KeyRow(q, as_text(key), as_text(kind), *rest) for q, key, kind, *rest in found]
         return {row.identity: row for row in rows}
 
-    def seen_keys(
-        self, identities: Sequence[tuple[int, str, str]]
-    ) -> Operation[set[tuple[int, str, str]]]:
+    def seen_keys(self, identities: Sequence[KeyIdentity]) -> Operation[set[KeyIdentity]]:
         """Those of the keys that have a row, whoever has locked it."""
         template = LOCK_KEYS.replace("<lock>", "")
         found = yield from self.queues.select(
@@ -310,26 +322,19 @@ class Jobs:
         if memo and (yield from self.due_times(ids)):
             return list(memo)
         places = yield from self.places([offer.posting for offer in offers], ids)
-        groups: dict[tuple[int, str, str], list[int]] = {}
-        for number, place in enumerate(places):
-            groups.setdefault(place.key.identity, []).append(number)
-        firsts = [places[numbers[0]] for numbers in groups.values()]
-        held = yield from self.lock_keys([place.key for place in firsts])
-        old = {i: row for i, row in held.items() if row.job_id != places[groups[i][0]].job_id}
+        firsts: dict[KeyIdentity, Place] = {}
+        for place in places:
+            firsts.setdefault(place.key.identity, place)
+        held = yield from self.lock_keys([place.key for place in firsts.values()])
+        old = {i: row for i, row in held.items() if row.job_id != firsts[i].job_id}
         stored = yield from self.stored([row.job_id for row in old.values()])
-        outcomes: list[Outcome] = [Outcome.IGNORED] * len(offers)
-        created: list[Place] = []
-        updated: list[Place] = []
-        for identity, numbers in groups.items():
-            row = old.get(identity)
-            current = None if row is None else stored.get(row.job_id)
-            final = decide([(offers[n], places[n], n) for n in numbers], current, outcomes)
-            if final is not None:
-                final = final._replace(job_id=places[numbers[0]].job_id)
-                (created if row is None else updated).append(final)
-        replaced = {place.job_id: old[place.key.identity] for place in updated}
-        updated = [in_same_line(p, stored.get(replaced[p.job_id].job_id)) for p in updated]
-        yield from self.remove([(row, stored.get(row.job_id)) for row in replaced.values()])
+        current = {i: stored[row.job_id] for i, row in old.items() if row.job_id in stored}
+        outcomes, final = decide_all(offers, places, current)
+        # Whichever offer of a key stands in the end, it has the id that the key was made with.
+        final = {i: place._replace(job_id=firsts[i].job_id) for i, place in final.items()}
+        created = [place for i, place in final.items() if i not in old]
+        updated = [in_same_line(p, current.get(i)) for i, p in final.items() if i in old]
+        yield from self.remove([(old[i], current.get(i)) for i in final if i in old])
         # A key that is new points to where the first of its batch was to be.
         keys = [p.key for p in (*created, *updated) if p.key != held[p.key.identity]]
         yield from self.queues.update(
@@ -418,7 +423,7 @@ class Jobs:
         """Take jobs out of their lines; who comes after a head is made ready."""
         # Under the lines' locks: somebody may be moving up just now.
         yield from self.lines.lock([member.line for member in members], create=False)
-        rows = [(*member.line, *member.order) for member in members]
+        rows = [member.waiting_key for member in members]
         yield from self.queues.delete("lines.drop", "{waiting}", WAITING_KEY, rows)
         ready = yield from self.lines.leave([(member.line, member.job_id) for member in members])
         yield from self.make_ready(ready)
@@ -476,6 +481,22 @@ def stored_of(row: Row, lane: tuple[int, str, int]) -> Stored:
     )
 
 
+def decide_all(
+    offers: Sequence[Offer], places: Sequence[Place], stored: Mapping[KeyIdentity, Stored]
+) -> tuple[list[Outcome], dict[KeyIdentity, Place]]:
+    """The outcome of each offer, and what is to be written in the end, of keys that change."""
+    outcomes = [Outcome.IGNORED] * len(offers)
+    groups: dict[KeyIdentity, list[tuple[Offer, Place, int]]] = {}
+    for number, (offer, place) in enumerate(zip(offers, places, strict=True)):
+        groups.setdefault(place.key.identity, []).append((offer, place, number))
+    final: dict[KeyIdentity, Place] = {}
+    for identity, group in groups.items():
+        last = decide(group, stored.get(identity), outcomes)
+        if last is not None:
+            final[identity] = last
+    return outcomes, final
+
+
 def decide(
     offers: Sequence[tuple[Offer, Place, int]], stored: Stored | None, outcomes: list[Outcome]
 ) -> Place | None:
@@ -490,6 +511,7 @@ def decide(
 
 
 def is_same(place: Place, final: Place | None, stored: Stored | None) -> bool:
+    """Whether an offer is for the job that an earlier one of its batch made, or that is stored."""
     if final is not None:
         return place.posting == final.posting
     return stored is not None and stored.same_as(place)

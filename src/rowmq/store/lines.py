@@ -17,9 +17,10 @@ from rowmq.store.dialect import as_text
 from rowmq.store.queues import Queues
 from rowmq.store.statement import Operation, Statement
 
-__all__ = ["READY", "READY_KEY", "Lines", "Member", "ReadyRow"]
+__all__ = ["READY", "READY_KEY", "TRIES_MAX", "WAITING_KEY", "Lines", "Member", "ReadyRow"]
 
 TRIES_MAX = 10
+"""How often a row that vanishes is made again, before it is given up."""
 
 LineKey = tuple[int, str]
 """Queue and ordering key. Sorted, they are the order in which lines are locked."""
@@ -51,7 +52,13 @@ class Member(NamedTuple):
 
     @property
     def order(self) -> tuple[int, int, int]:
+        """Its place in the line; the lowest is first."""
         return self.precedence, self.due_at, self.job_id
+
+    @property
+    def waiting_key(self) -> tuple[int, str, int, int, int]:
+        """The key of its row while it waits."""
+        return (*self.line, *self.order)
 
     @property
     def ready(self) -> ReadyRow:
@@ -105,9 +112,8 @@ class Lines:
             line for line, ids in gone.items() if (head := heads.get(line)) and head.job_id in ids
         ]
         following = yield from self.first_waiting(sorted(ended))
-        yield from self.queues.delete(
-            "lines.move_up", "{waiting}", WAITING_KEY, following_keys(following)
-        )
+        rows = [member.waiting_key for member in following]
+        yield from self.queues.delete("lines.move_up", "{waiting}", WAITING_KEY, rows)
         yield from self.set_heads(following)
         empty = sorted(set(ended) - {member.line for member in following})
         yield from self.queues.delete("lines.end", "{lines}", LINE_KEY, empty)
@@ -127,7 +133,7 @@ class Lines:
                 return found
             if create:
                 ending = self.dialect.unless_there("head_id")
-                rows = [(*line, 0, 0, 0, 0) for line in missing]
+                rows = [(*line, 0, 0, 0, 0) for line in missing]  # job 0 is nobody
                 yield from self.queues.insert("lines.create", "{lines}", HEAD, rows, ending)
             for queue_id, key, precedence, due, job_id, lane_id in (
                 yield from self.queues.select("lines.lock", LOCK, LINE_KEY, missing)
@@ -160,12 +166,8 @@ class Lines:
         return found
 
     def set_heads(self, heads: Sequence[Member]) -> Operation[None]:
-        """Write down who the heads of locked lines are; job 0 is nobody."""
+        """Write down who the heads of locked lines are."""
         yield from self.queues.update("lines.set_heads", "{lines}", HEAD, tuple(LINE_KEY), heads)
-
-
-def following_keys(members: Sequence[Member]) -> list[tuple[int, str, int, int, int]]:
-    return [(*member.line, *member.order) for member in members]
 
 
 READY_KEY = {"lane_id": "bigint", "due_at": "bigint", "job_id": "bigint"}

@@ -76,9 +76,9 @@ class PostgresDialect(Dialect):
 
     def discard_from(self, table: str, source: str, keys: Sequence[str]) -> str:
         # By where they lie: for many rows, a join may be planned as a scan of the whole table.
-        found = f"SELECT f.ctid FROM {table} f WHERE {equal(keys).replace('t.', 'f.')} OFFSET 0"
-        lie = f"SELECT f.ctid FROM ({source}) w CROSS JOIN LATERAL ({found}) f"
-        return f"DELETE FROM {table} WHERE ctid = ANY (ARRAY({lie}))"
+        found = f"SELECT f.ctid FROM {table} f WHERE {equal(keys, 'f')} OFFSET 0"
+        places = f"SELECT f.ctid FROM ({source}) w CROSS JOIN LATERAL ({found}) f"
+        return f"DELETE FROM {table} WHERE ctid = ANY (ARRAY({places}))"
 
     def insert_into(
         self, table: str, columns: Columns, rows: Sequence[Sequence[Any]], ending: str = ""

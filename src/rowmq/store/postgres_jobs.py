@@ -11,7 +11,7 @@ from typing import Any
 
 from rowmq.errors import UniqueViolation
 from rowmq.store.claims import ClaimedJob, Claims, Cursor, Entry, OpenLane, job_of
-from rowmq.store.jobs import JOB_COLUMNS, KEY, Jobs, KeyRow, Posting, repeated
+from rowmq.store.jobs import JOB_COLUMNS, KEY, Jobs, KeyIdentity, KeyRow, Posting, repeated
 from rowmq.store.queues import IDS_A_BLOCK, Queues
 from rowmq.store.settles import Settle, Settles, refused, stale
 from rowmq.store.statement import Operation, Statement
@@ -51,9 +51,9 @@ class PostgresJobs(Jobs):
         # A lane is missing, or a payload too large; or there is more to it.
         return (yield from super().put(postings, ids, again=again, notify=notify))
 
-    def lock_keys(self, rows: Iterable[KeyRow]) -> Operation[dict[tuple[int, str, str], KeyRow]]:
+    def lock_keys(self, rows: Iterable[KeyRow]) -> Operation[dict[KeyIdentity, KeyRow]]:
         # New rows and old ones are locked in one pass, in order: two would go in circles.
-        held: dict[tuple[int, str, str], KeyRow] = {}
+        held: dict[KeyIdentity, KeyRow] = {}
         for run in self.queues.runs(sorted({row.identity: row for row in rows}.values())):
             sql, params = self.dialect.insert_into("{job_keys} AS k", KEY, run, LOCK_KEY)
             for q, key, kind, *rest in (
@@ -71,6 +71,7 @@ class PostgresJobs(Jobs):
 def put_params(
     postings: Sequence[Posting], ids: Sequence[int], notify: Collection[str]
 ) -> list[Any]:
+    """The parameters of PUT."""
     lanes = sorted({posting.lane for posting in postings})
     numbers = {lane: number for number, lane in enumerate(lanes, 1)}
     return [
@@ -99,8 +100,8 @@ class PostgresClaims(Claims):
         *,
         newest: bool = False,
     ) -> Operation[list[ClaimedJob]]:
+        how = (limit, token, lock_us, owner)
         if newest or any(lane.limited for lane in lanes):
-            how = (limit, token, lock_us, owner)
             return (yield from super().claim(lanes, *how, newest=newest))
         if len(lanes) == 1:
             ((lane, cursor),) = lanes.items()
@@ -114,12 +115,10 @@ class PostgresClaims(Claims):
                 [id for _, id in lanes.values()],
             ]
             sql = self.dialect.sql(CLAIM_MANY)
-        params = [*where, limit, token, lock_us, owner]
-        result = yield Statement("claims.claim", sql, params, sole=True)
+        result = yield Statement("claims.claim", sql, [*where, *how], sole=True)
         if not result.rows and len(lanes) > 1:
             # Others may have the first jobs of the best lanes for long: then the next one's turn
             # comes.
-            how = (limit, token, lock_us, owner)
             return (yield from super().claim(lanes, *how))
         return [job_of(Entry(*row[1:6]), row[0], row[6:]) for row in result]
 
@@ -145,6 +144,7 @@ class PostgresSettles(Settles):
 
 
 def ack_params(settles: Sequence[Settle]) -> list[Any]:
+    """The parameters of ACK."""
     return [
         sorted({settle.token for settle in settles}),
         [settle.token for settle in settles],
@@ -209,7 +209,7 @@ PUT = f"""
 
 _TAKEN_FROM_ONE = """
     WITH taken AS MATERIALIZED (
-        SELECT r.ctid AS place, 0 AS precedence FROM {ready} r
+        SELECT r.ctid AS place FROM {ready} r
         WHERE r.lane_id = $1 AND r.due_at <= (SELECT {now})
           AND (r.due_at, r.job_id) >= ($2::bigint, $3::bigint)
         ORDER BY r.due_at, r.job_id LIMIT <limit> FOR UPDATE SKIP LOCKED
@@ -222,7 +222,7 @@ _TAKEN_FROM_MANY = """
             AS l (id, precedence, due_at, job_id)
     ),
     share AS MATERIALIZED (
-        SELECT id, precedence, due_at, job_id, COUNT(*) AS jobs
+        SELECT id, due_at, job_id, COUNT(*) AS jobs
         FROM (
             SELECT l.* FROM lane l
             CROSS JOIN LATERAL (
@@ -233,10 +233,10 @@ _TAKEN_FROM_MANY = """
             ) c
             ORDER BY l.precedence, c.due_at, c.job_id LIMIT <limit>
         ) first
-        GROUP BY id, precedence, due_at, job_id
+        GROUP BY id, due_at, job_id
     ),
     taken AS MATERIALIZED (
-        SELECT t.place, s.precedence FROM share s
+        SELECT t.place FROM share s
         CROSS JOIN LATERAL (
             SELECT r.ctid AS place FROM {ready} r
             WHERE r.lane_id = s.id AND r.due_at <= (SELECT {now})

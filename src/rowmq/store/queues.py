@@ -88,12 +88,17 @@ class Queues:
         yield Statement("queues.reserved", self.dialect.sql(RESERVED), (number,))
         return number * IDS_A_BLOCK
 
+    def now(self, name: str) -> Operation[int]:
+        """The time by the database's clock; `name` is that of the statement."""
+        result = yield Statement(name, self.dialect.sql("SELECT {now}"))
+        return int(result.rows[0][0])
+
     # --- lanes ------------------------------------------------------------------------------------
 
     def find_lanes(
         self, names: Sequence[LaneName], *, share: bool = False
     ) -> Operation[tuple[dict[LaneName, Lane], int]]:
-        """Those lanes that exist, and the time."""
+        """Those lanes that exist, and the time; 0 if there is none of them."""
         lanes: dict[LaneName, Lane] = {}
         now = 0
         for run in self.runs(names):
@@ -138,14 +143,8 @@ class Queues:
             params = (self.dialect.text(name), RETENTION_DEFAULT_US)
             yield Statement("queues.create", sql, params)
 
-    def id_of(self, queue: str) -> Operation[int | None]:
-        """The number of a queue, if there is one of this name."""
-        sql, params = self.dialect.sql(ID_OF), (self.dialect.text(queue),)
-        result = yield Statement("queues.id", sql, params, sole=True)
-        return result.rows[0][0] if result.rows else None
-
     def list_lanes(self, queue: str) -> Operation[list[tuple[int, int, str, int]]]:
-        """Lane, queue, kind and precedence of all lanes of a queue, by their numbers."""
+        """Lane, queue, kind and precedence of all lanes of a queue, in the order of claims."""
         sql, params = self.dialect.sql(LIST_LANES), (self.dialect.text(queue),)
         result = yield Statement("queues.list_lanes", sql, params, sole=True)
         return [(id, queue_id, as_text(kind), order) for id, queue_id, kind, order in result]
@@ -199,7 +198,7 @@ class Queues:
         if not changes:
             return
         sets = ", ".join(f"{column} = ?" for column in changes)
-        values = [int(v) or None if f not in FLAGS else int(v) for f, v in changes.items()]
+        values = [int(v) if f in FLAGS else v or None for f, v in changes.items()]
         sql = self.dialect.sql(CONFIGURE.replace("<sets>", sets))
         yield Statement("queues.configure", sql, (*values, self.dialect.text(queue)))
         yield from self.provide_permits(queue)
@@ -210,13 +209,13 @@ class Queues:
         result = yield Statement("queues.limits", sql, (self.dialect.text(queue),))
         ((queue_id, in_flight, rate),) = result.rows
         for purpose, limit in ((IN_FLIGHT, in_flight or 0), (RATE, rate or 0)):
-            sql = self.dialect.sql(COUNT_PERMITS)
-            ((known,),) = (yield Statement("queues.permits", sql, (queue_id, purpose))).rows
+            sql = self.dialect.sql(LAST_PERMIT)
+            ((last,),) = (yield Statement("queues.permits", sql, (queue_id, purpose))).rows
             rows = [(queue_id, 0, purpose, number) for number in range(1, limit + 1)]
             ending = self.dialect.unless_there("number")
             yield from self.insert("queues.add_permits", "{permits}", PERMIT, rows, ending)
-            if known > limit:
-                # Those in use stay, and are counted, until they are free; unless nothing is.
+            if last > limit:
+                # Those in use stay, and are counted, until they are free; unless there is no limit.
                 sql = self.dialect.sql(DROP_PERMITS if limit else DROP_ALL_PERMITS)
                 yield Statement("queues.drop_permits", sql, (queue_id, purpose, limit))
 
@@ -301,10 +300,12 @@ class Queues:
 
 
 def span_of(micros: int | None) -> timedelta | None:
+    """A stored duration; None is for ever."""
     return None if micros is None else timedelta(microseconds=micros)
 
 
 FLAGS = {"keep_completed", "keep_failed", "paused"}
+"""Settings of which 0 means no, and not that there is no limit."""
 
 LANE_NAME = {"queue": "text", "kind": "text", "precedence": "integer"}
 PERMIT = {"queue_id": "bigint", "free_at": "bigint", "purpose": "smallint", "number": "integer"}
@@ -327,8 +328,6 @@ CREATE_LANES = """
     SELECT q.id, w.kind, w.precedence FROM (<source>) w {join} {queues} q ON q.queue = w.queue
     WHERE 1 = 1 <ending>"""
 
-ID_OF = "SELECT id FROM {queues} WHERE queue = ?"
-
 LIST_LANES = """
     SELECT l.id, q.id, l.kind, l.precedence FROM {queues} q {join} {lanes} l ON l.queue_id = q.id
     WHERE q.queue = ? ORDER BY l.precedence, l.id"""
@@ -344,7 +343,7 @@ CONFIGURE = "UPDATE {queues} SET <sets> WHERE queue = ?"
 
 LIMITS = "SELECT id, max_in_flight, rate FROM {queues} WHERE queue = ? {for_update}"
 
-COUNT_PERMITS = """
+LAST_PERMIT = """
     SELECT COALESCE(MAX(number), 0) FROM {permits} WHERE queue_id = ? AND purpose = ? {as_now}"""
 
 DROP_ALL_PERMITS = "DELETE FROM {permits} WHERE queue_id = ? AND purpose = ? AND number > ?"

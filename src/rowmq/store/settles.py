@@ -5,8 +5,8 @@ there and the job has not left it; and, if the job has a key, only if the key st
 job, since whoever updated or dropped it meanwhile has made the lock void for it. A lock that has
 expired holds until somebody gives its jobs back.
 
-Locks are taken in this order: lock rows, keys, lines; each sorted. So settles wait for each other,
-but never in a circle.
+Locks are taken in this order: lock rows, keys, lines, permits; each sorted. So settles wait for
+each other, but never in a circle.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,11 +16,11 @@ from typing import NamedTuple
 from rowmq.errors import AlreadySettled, StaleLease
 from rowmq.store.claims import Claims, Entry, is_of
 from rowmq.store.dialect import as_text
-from rowmq.store.jobs import KEY_IDENTITY, KeyRow
+from rowmq.store.jobs import KEY_IDENTITY, KeyIdentity, KeyRow
 from rowmq.store.lines import ReadyRow
 from rowmq.store.statement import Operation, Statement
 
-__all__ = ["SAME_PLACE", "Held", "Kind", "Settle", "Settles", "refused", "stale"]
+__all__ = ["JOB_ERROR", "SAME_PLACE", "Held", "Kind", "Settle", "Settles", "refused", "stale"]
 
 
 class Kind(Enum):
@@ -62,7 +62,8 @@ class Settle(NamedTuple):
         return free and self.kind is Kind.ACK
 
     @property
-    def identity(self) -> tuple[int, str, str]:
+    def identity(self) -> KeyIdentity:
+        """What its key is known by, if it has one."""
         return self.queue_id, str(self.key), self.job_kind
 
 
@@ -135,7 +136,7 @@ class Settles:
         self,
         settles: Sequence[Settle],
         held: Mapping[int, Held],
-        keys: Mapping[tuple[int, str, str], KeyRow],
+        keys: Mapping[KeyIdentity, KeyRow],
     ) -> Operation[None]:
         """Do what valid settles ask for."""
         if not settles:
@@ -167,7 +168,7 @@ class Settles:
         completed, failed, dropped = [], [], []
         for s in settles:
             keep_completed, keep_failed = keeps.get(s.queue_id, (True, True))
-            lock, attempts = held[s.token], s.entry.attempts + (s.kind is not Kind.REFUSE)
+            lock, attempts = held[s.token], s.entry.attempts + int(s.kind is not Kind.REFUSE)
             times = (lock.now, lock.claimed_at)
             counts = (attempts, s.entry.deliveries)
             if s.kind is Kind.ACK and keep_completed:
@@ -217,7 +218,7 @@ class Settles:
     ) -> Operation[None]:
         """What was refused because it had been done before was not refused.
 
-        A nack may have been done or not: either way the job comes again.
+        A nack or a release may have been done or not: either way the job comes again.
         """
         for place, settle in enumerate(settles):
             outcome = outcomes[place]
@@ -272,14 +273,17 @@ def refusal(settle: Settle, held: Held | None) -> Exception | None:
 
 
 def stale(settle: Settle) -> StaleLease:
+    """The error of a settle whose lock is not there, or void."""
     return StaleLease(
         f"the lock on job {settle.entry.job_id} of queue {settle.queue!r} was lost, so this "
         f"{settle.kind.value} changed nothing: its time ran out and the job was given back, or the "
-        f"job was updated or dropped; give jobs a longer lock_timeout, or extend() it in time"
+        f"job was updated or dropped, perhaps by this very transaction; give jobs a longer "
+        f"lock_timeout, or extend() it in time"
     )
 
 
 def refused(settle: Settle) -> AlreadySettled:
+    """The error of a settle that comes second."""
     return AlreadySettled(
         f"job {settle.entry.job_id} of queue {settle.queue!r} was settled before; the first settle "
         f"stands"
@@ -313,4 +317,5 @@ IS_FAILED = "SELECT job_id FROM {failed} WHERE job_id = ? {as_now}"
 IS_NOTED = "SELECT job_id FROM {job_errors} WHERE job_id = ? AND attempt = ? {as_now}"
 
 IS_COMPLETED = """
-    SELECT job_id FROM {completed} WHERE queue_id = ? AND finished_at >= ? AND job_id = ? LIMIT 1"""
+    SELECT job_id FROM {completed} WHERE queue_id = ? AND finished_at >= ? AND job_id = ? LIMIT 1
+    {as_now}"""
