@@ -206,6 +206,8 @@ def scans_of_mysql(database: Database, statements: list[Statement]) -> list[str]
                 if row["select_type"] == "INSERT":
                     continue  # the table that is written to
                 many = int(row["rows"] or 0) > 10_000 and "LIMIT" not in s.sql
-                if (row["type"] in ("ALL", "index") and table not in SMALL) or many:
+                one = row["type"] == "index" and int(row["rows"] or 0) == 1  # the first of an order
+                whole = row["type"] in ("ALL", "index") and table not in SMALL and not one
+                if whole or many:
                     found.append(f"{s.name}: {row['type']} of {table}, {row['rows']} rows")
     return found

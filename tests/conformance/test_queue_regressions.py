@@ -339,13 +339,17 @@ async def test_weakness_15_a_claim_locks_what_it_takes_and_no_finished_row(
     ((finished,),) = database.execute("SELECT COUNT(*) FROM rowmq_completed")
     assert finished == FINISHED
     locked: list[int] = []
+    sessions = {
+        "mysql": "SELECT processlist_id FROM performance_schema.threads WHERE processlist_db",
+        "mariadb": "SELECT id FROM information_schema.processlist WHERE db",
+    }
 
     def look(statement: Statement) -> None:
         if statement.name in ("claims.fetch", "settles.unlock"):
             rows = database.execute(
                 "SELECT trx_rows_locked FROM information_schema.innodb_trx "
-                "WHERE trx_mysql_thread_id IN (SELECT id FROM information_schema.processlist "
-                "WHERE db = DATABASE()) AND trx_rows_locked > 0"
+                f"WHERE trx_mysql_thread_id IN ({sessions[database.name]} = DATABASE()) "
+                "AND trx_rows_locked > 0"
             )
             locked.append(sum(rows_locked for (rows_locked,) in rows))
 

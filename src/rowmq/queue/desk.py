@@ -30,6 +30,9 @@ __all__ = ["Desk", "Put", "Spare"]
 
 T = TypeVar("T")
 
+CLAIMERS_MAX = 1_000
+"""How many claimers are remembered: where names of queues are made up, there is no end to them."""
+
 SETTLES_MAX = 5_000
 """How many jobs are settled in one transaction."""
 
@@ -79,6 +82,8 @@ class Desk:
         key = frozenset((view.queue, view.kind) for view in views)
         claimer = self._claimers.get(key)
         if claimer is None:
+            if len(self._claimers) >= CLAIMERS_MAX:
+                self._claimers.pop(next(iter(self._claimers)), None)
             claimer = self._claimers.setdefault(key, Claimer(self, views))
         return claimer
 

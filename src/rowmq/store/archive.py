@@ -327,9 +327,6 @@ class Archive:
                     dropped.append(entry)
             if not dropped:
                 continue
-            yield from self.claims.free_permits(
-                [(lanes.queue_id, entry.permit, token) for entry in dropped if entry.permit]
-            )
             if "0" in marks:
                 params = (self.dialect.text("".join(marks)), token)
                 yield Statement("archive.void", self.dialect.sql(VOID), params)
@@ -338,6 +335,9 @@ class Archive:
                     "archive.unlock", "{locks}", {"token": "bigint"}, [(token,)]
                 )
             total += yield from self._drop([entry.job_id for entry in dropped])
+            yield from self.claims.free_permits(
+                [(lanes.queue_id, entry.permit, token) for entry in dropped if entry.permit]
+            )
         return total
 
     def _drop(self, ids: Iterable[int]) -> Operation[int]:

@@ -470,6 +470,7 @@ def job_of(entry: Entry, position: int, row: Row) -> ClaimedJob:
 PERMIT_KEY = {"queue_id": "bigint", "purpose": "smallint", "number": "integer"}
 PERMIT = PERMIT_KEY | {"free_at": "bigint", "token": "bigint", "job_id": "bigint"}
 
+# The whole order of the indexes: without it, MySQL reads all of a lane to find its first job.
 LOOK = """
     SELECT f.id, f.queue_id, f.queue, f.kind, f.precedence, f.limited, f.first_due, f.rate_free,
            {now},
@@ -480,11 +481,11 @@ LOOK = """
         SELECT l.id, l.queue_id, q.queue, l.kind, l.precedence,
                CASE WHEN q.max_in_flight IS NULL AND q.rate IS NULL THEN 0 ELSE 1 END AS limited,
                (SELECT r.due_at FROM {ready} r WHERE r.lane_id = l.id
-                ORDER BY r.due_at, r.job_id LIMIT 1) AS first_due,
+                ORDER BY r.lane_id, r.due_at, r.job_id LIMIT 1) AS first_due,
                CASE WHEN q.rate IS NOT NULL THEN
                    (SELECT p.free_at FROM {permits} p
                     WHERE p.queue_id = q.id AND p.purpose = <rate> AND p.number <= q.rate
-                    ORDER BY p.free_at LIMIT 1)
+                    ORDER BY p.queue_id, p.purpose, p.free_at, p.number LIMIT 1)
                END AS rate_free
         FROM {queues} q {join} {lanes} l ON l.queue_id = q.id
         WHERE q.queue IN (<queues>) AND q.paused = 0
