@@ -649,7 +649,6 @@ async def test_closing_the_client_wakes_who_waits(
     polling = asyncio.create_task(client.queue("q", poll_interval=30).poll())
     await eventually(lambda: client._desk.waiters._waiting.get("q"))
     await client.close()
-    # BUG: it is woken before the pool is closed, looks once more, and sleeps again.
     async with asyncio.timeout(5):
         with pytest.raises(errors.Closed):
             await polling

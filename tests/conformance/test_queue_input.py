@@ -329,7 +329,6 @@ async def test_bad_arguments_of_claims(mq: Any, database: Database) -> None:
         {"lock_timeout": -1},
     ]  # fmt: skip
     for options in wrong:
-        # BUG: on servers, hold() does not look at its lock_timeout.
         with pytest.raises(errors.InvalidOption, match=next(iter(options))):
             async with q.hold(**options):
                 pass
