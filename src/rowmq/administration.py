@@ -13,7 +13,7 @@ from typing import Any, TypeVar, overload
 
 from rowmq.drivers.base import Steps, take_steps, take_steps_async
 from rowmq.errors import InvalidOption, Locked
-from rowmq.message import DeadLetter, GroupInfo, LagInfo, new_id
+from rowmq.message import DeadLetter, GroupInfo, LagInfo, WorkerInfo, new_id
 from rowmq.naming import check_group, check_id, check_key, check_topic
 from rowmq.store.groups import STARTS
 from rowmq.store.letters import BATCH
@@ -125,6 +125,10 @@ class Administration:
         run = partial(self._run, connection=connection)
         return take_steps(purge_steps(run, self._store, topic, group, check_ids(ids)))
 
+    def workers(self) -> list[WorkerInfo]:
+        """The processes that run handlers, what they run, and how far they are."""
+        return self._run(self._store.workers.list_workers)
+
     def gc(self, topic: str) -> int:
         """Delete what every group has acked, and what is older than the topic's retention.
 
@@ -218,6 +222,10 @@ class AsyncAdministration:
         run = partial(self._run, connection=connection)
         steps = purge_steps(run, self._store, topic, group, check_ids(ids))
         return await take_steps_async(steps)
+
+    async def workers(self) -> list[WorkerInfo]:
+        """The processes that run handlers, what they run, and how far they are."""
+        return await self._run(self._store.workers.list_workers)
 
     async def gc(self, topic: str) -> int:
         """Delete what every group has acked, and what is too old: see `RowMQ.gc`."""

@@ -2,8 +2,8 @@
 
 They have the same methods with the same signatures, and each method is a line or two: check the
 input, name the operation, run it. The methods are in `topics`, `queue.queues`,
-`subscriber.subscribing` and `administration`; here a client is opened and closed, and runs
-operations. What happens is in `store`, how it is run in `drivers`.
+`subscriber.subscribing`, `administration` and `doctor`; here a client is opened and closed, and
+runs operations. What happens is in `store`, how it is run in `drivers`.
 """
 
 import asyncio
@@ -15,6 +15,8 @@ from typing import Any, Self, TypeVar
 
 from rowmq.administration import Administration, AsyncAdministration
 from rowmq.combining import AsyncCombiner, Combiner
+from rowmq.cron.cron import AsyncCron, Cron
+from rowmq.doctor.examining import AsyncExamining, Examining
 from rowmq.drivers.base import AsyncDriver, SyncDriver
 from rowmq.drivers.callers import async_guest_of, guest_of
 from rowmq.drivers.watching import Notifier, Watcher
@@ -135,7 +137,7 @@ def schema_sql(database: str, *, prefix: str = DEFAULT_PREFIX, schema: str | Non
     return store_for(database, prefix=prefix, schema=schema).schema.script()
 
 
-class RowMQ(Topics, Queues, Subscribing, Administration):
+class RowMQ(Topics, Queues, Subscribing, Administration, Examining):
     """A client for sync code. Safe to share between threads, and to use after a fork."""
 
     def __init__(self, engine: Engine[SyncDriver]) -> None:
@@ -153,6 +155,7 @@ class RowMQ(Topics, Queues, Subscribing, Administration):
             watcher=self._watcher,
             spare=spare_of(engine),
         )
+        self.cron = Cron(self._desk, spare_of(engine), notify=engine.notify)
         self._combiner = Combiner(
             self._publish, self._store.topics.lock_of, size_of=attrgetter("size"), repeatable=True
         )
@@ -193,6 +196,7 @@ class RowMQ(Topics, Queues, Subscribing, Administration):
         for subscriber in list(self._home.subscribers):
             subscriber.close()
         self._home.heart.close()
+        self.cron._close()  # noqa: SLF001 - the client's own
         self._watcher.close()
         self._driver.close()
         self._desk.close()
@@ -237,7 +241,7 @@ class RowMQ(Topics, Queues, Subscribing, Administration):
             self._checked = True
 
 
-class AsyncRowMQ(AsyncTopics, AsyncQueues, AsyncSubscribing, AsyncAdministration):
+class AsyncRowMQ(AsyncTopics, AsyncQueues, AsyncSubscribing, AsyncAdministration, AsyncExamining):
     """A client for async code, for one event loop."""
 
     def __init__(self, engine: Engine[AsyncDriver]) -> None:
@@ -256,6 +260,7 @@ class AsyncRowMQ(AsyncTopics, AsyncQueues, AsyncSubscribing, AsyncAdministration
             spare=spare_of(engine),
             at_once=engine.driver.pool.size,
         )
+        self.cron = AsyncCron(self._desk, spare_of(engine), notify=engine.notify)
         self._combiner = AsyncCombiner(
             self._publish,
             self._store.topics.lock_of,
@@ -296,10 +301,12 @@ class AsyncRowMQ(AsyncTopics, AsyncQueues, AsyncSubscribing, AsyncAdministration
         for combiner in (self._combiner, self._desk.puts, self._desk.settles):
             if isinstance(combiner, AsyncCombiner):
                 await combiner.close()
-        if self._watcher.busy or self._home.heart.busy:
+        if self._watcher.busy or self._home.heart.busy or self.cron.tending:
             # Then they wait for their threads, which the loop's must not.
             await asyncio.to_thread(self._home.heart.close)
+            await asyncio.to_thread(self.cron._close)  # noqa: SLF001 - the client's own
             await asyncio.to_thread(self._watcher.close)
+        self.cron._close()  # noqa: SLF001 - the client's own
         await self._driver.close()
         self._desk.close()
 

@@ -67,6 +67,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     retry_for: Duration = 10.0
     prepared_statements: bool = True
     notify: bool = True
+    clock: str | None = None
+    """What stands for the database's clock, as SQL, in tests: see `Dialect`."""
 
 
 class Engine(msgspec.Struct, Generic[D], frozen=True):
@@ -129,7 +131,11 @@ def resolve(url: str, options: Options) -> tuple[str, Store, ModuleType, Any]:
     url, parts, database = split(url)
     lock_timeout = to_seconds(options.lock_timeout, name="lock_timeout")
     store = store_for(
-        database, prefix=options.prefix, schema=options.schema, lock_timeout=lock_timeout
+        database,
+        prefix=options.prefix,
+        schema=options.schema,
+        lock_timeout=lock_timeout,
+        clock=options.clock,
     )
     module = importlib.import_module(f"rowmq.drivers.{database}")
     return database, store, module, TARGETS[database](url, parts)

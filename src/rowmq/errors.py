@@ -22,6 +22,7 @@ __all__ = [
     "InvalidName",
     "InvalidOption",
     "InvalidQueue",
+    "InvalidSchedule",
     "InvalidTopic",
     "InvalidURL",
     "KeyTaken",
@@ -48,6 +49,7 @@ __all__ = [
     "TransientError",
     "UniqueViolation",
     "UnknownGroup",
+    "UnknownSchedule",
     "UnknownScheme",
     "UnsupportedConnection",
 ]
@@ -80,6 +82,10 @@ class InvalidQueue(InvalidName):
     """The name of a queue, or of a kind of job, cannot be used."""
 
 
+class InvalidSchedule(InvalidName):
+    """The name of a schedule, a prefix of ticks or the hash of a configuration cannot be used."""
+
+
 class InvalidKey(InvalidName):
     """A key cannot be used."""
 
@@ -98,6 +104,10 @@ class InvalidOption(InvalidInput):
 
 class UnknownGroup(InvalidInput):
     """A topic has no consumer group of this name; or it had, and it was dropped."""
+
+
+class UnknownSchedule(InvalidInput):
+    """There is no schedule of this name; or there was, and it was removed."""
 
 
 class KeyTaken(InvalidInput):

@@ -6,27 +6,35 @@ filled in by the database. They are msgspec structs: as light as tuples, with na
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
-from enum import Enum
-from typing import Generic, TypeVar
+from enum import Enum, StrEnum
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
 __all__ = [
+    "Checkup",
+    "CronMessage",
     "DeadLetter",
     "DeliveryType",
+    "Finding",
     "GroupInfo",
     "JobError",
     "LagInfo",
+    "Level",
     "Message",
     "Migration",
     "Outcome",
+    "PartitionInfo",
     "PublishResult",
     "QueueInfo",
+    "RunningInfo",
+    "ScheduleInfo",
     "ScheduledMessage",
     "State",
     "TopicInfo",
+    "WorkerInfo",
     "new_id",
 ]
 
@@ -74,6 +82,22 @@ class TopicInfo(msgspec.Struct, frozen=True, kw_only=True):
     messages: int
     max_payload_bytes: int
     retention: timedelta | None
+
+
+class PartitionInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What the log of one key holds: the offsets `first_offset` to `last_offset`.
+
+    If `first_offset` is one more than `last_offset`, all that was there has been collected.
+    """
+
+    key: str | None
+    first_offset: int
+    last_offset: int
+
+    @property
+    def messages(self) -> int:
+        """How many messages there are, or were, if some of them were deleted one by one."""
+        return self.last_offset - self.first_offset + 1
 
 
 class GroupInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -162,6 +186,44 @@ class ScheduledMessage(msgspec.Struct, Generic[T], frozen=True):
     delay: float | timedelta | None = None
 
 
+class CronMessage(msgspec.Struct, Generic[T], frozen=True):
+    """A job of a tick, to be put ahead of its time with `cron.install_tick`."""
+
+    payload: T
+    at: datetime
+    priority: int = 0
+    headers: Mapping[str, str] | None = None
+
+
+class ScheduleInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A schedule, and when it fires.
+
+    `kind` is cron, daily or periodic, `expression` is what it was given and `description` says it
+    in words. Ticks go to `queue` or `topic`. Where a function makes the payload, `function` says
+    which. `next_at` is None if it never fires again; of a paused one it has no meaning.
+    """
+
+    name: str
+    kind: str
+    expression: str
+    description: str
+    tz: str
+    queue: str | None
+    topic: str | None
+    key: str | None
+    payload: Any
+    function: str | None
+    headers: Mapping[str, str]
+    priority: int
+    catch_up: str
+    grace: timedelta
+    paused: bool
+    next_at: datetime | None
+    last_at: datetime | None
+    config_hash: str
+    created_at: datetime
+
+
 class QueueInfo(msgspec.Struct, frozen=True, kw_only=True):
     """A queue and its settings. None stands for no limit, and for keeping for ever."""
 
@@ -186,12 +248,94 @@ class JobError(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None
 
 
+class RunningInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A message or job that a worker is at work on.
+
+    `source` is its topic or queue, `id` that of the job or message; `progress`, from 0 to 1, and
+    `note` are what its handler reported last.
+    """
+
+    handler: str
+    source: str
+    id: str
+    key: str | None
+    attempt: int
+    since: datetime
+    progress: float | None = None
+    note: str | None = None
+
+
+class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A process that runs handlers. It is `alive` if it was heard of lately."""
+
+    name: str
+    app: str
+    host: str
+    pid: int
+    version: str
+    handlers: tuple[str, ...]
+    started_at: datetime
+    seen_at: datetime
+    alive: bool
+    running: tuple[RunningInfo, ...]
+
+
 class Migration(msgspec.Struct, frozen=True, kw_only=True):
     """One numbered step of the schema, with its SQL for this database."""
 
     version: int
     name: str
     sql: str
+
+
+class Level(StrEnum):
+    """How bad a finding is, from nothing to do to something that costs messages or work."""
+
+    OK = "ok"
+    NOTE = "note"
+    WARNING = "warning"
+    PROBLEM = "problem"
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """What a check of `doctor` found.
+
+    `details` are the figures that it saw, by name; `advice` is what to do, and empty where there is
+    nothing to do.
+    """
+
+    check: str
+    level: Level
+    summary: str
+    details: Mapping[str, Any] = {}
+    advice: str = ""
+
+
+class Checkup(msgspec.Struct, frozen=True, kw_only=True):
+    """What `doctor` found, check by check. It can be iterated over."""
+
+    findings: tuple[Finding, ...]
+
+    def __iter__(self) -> Iterator[Finding]:
+        return iter(self.findings)
+
+    def __len__(self) -> int:
+        return len(self.findings)
+
+    @property
+    def level(self) -> Level:
+        """The worst level of all findings."""
+        order = list(Level)
+        return max((finding.level for finding in self.findings), key=order.index, default=Level.OK)
+
+    @property
+    def healthy(self) -> bool:
+        """Whether there is neither a warning nor a problem."""
+        return self.level in (Level.OK, Level.NOTE)
+
+    def of(self, check: str) -> list[Finding]:
+        """The findings of one check."""
+        return [finding for finding in self.findings if finding.check == check]
 
 
 def new_id() -> str:

@@ -17,6 +17,7 @@ from rowmq.errors import (
     InvalidKey,
     InvalidName,
     InvalidQueue,
+    InvalidSchedule,
     InvalidTopic,
 )
 
@@ -27,6 +28,7 @@ __all__ = [
     "KEY_BYTES_MAX",
     "KIND_BYTES_MAX",
     "QUEUE_BYTES_MAX",
+    "SCHEDULE_BYTES_MAX",
     "TOPIC_BYTES_MAX",
     "check_group",
     "check_headers",
@@ -35,6 +37,7 @@ __all__ = [
     "check_key",
     "check_kind",
     "check_queue",
+    "check_schedule",
     "check_topic",
 ]
 
@@ -42,6 +45,7 @@ TOPIC_BYTES_MAX = 200
 QUEUE_BYTES_MAX = 200
 KIND_BYTES_MAX = 200
 GROUP_BYTES_MAX = 200
+SCHEDULE_BYTES_MAX = 200
 KEY_BYTES_MAX = 255
 ID_BYTES_MAX = 255
 HEADERS_BYTES_MAX = 64 * 1024
@@ -74,6 +78,16 @@ def check_key(key: str | None, *, what: str = "a key") -> str | None:
 def check_group(group: str, *, what: str = "a group") -> str:
     """The name of a consumer group, or of a subscriber, if it can be one."""
     return _check(group, what, GROUP_BYTES_MAX, InvalidGroup)
+
+
+def check_schedule(
+    name: str, *, what: str = "a schedule's name", bytes_max: int = SCHEDULE_BYTES_MAX
+) -> str:
+    """The name of a schedule, or what stands for one, if it can be one."""
+    name = _check(name, what, bytes_max, InvalidSchedule)
+    if not name.strip():
+        raise InvalidSchedule(f"{what} must not be blank: people are to know it again")
+    return name
 
 
 def check_id(id: str) -> str:

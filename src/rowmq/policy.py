@@ -1,6 +1,7 @@
 """What to do next, decided without a clock or a database: when to try again, and who gets how much.
 
-Retry strategies say how long to wait after a failed attempt, and when to give up. The functions
+Retry strategies say how long to wait after a failed attempt, and when to give up; ack policies say
+what becomes of a message when its handler is done. The functions
 divide partitions among subscribers and messages among partitions. Everything here is a value or a
 pure function of its arguments: subscribers who see the same numbers decide the same, so they need
 not talk to each other.
@@ -10,6 +11,7 @@ import math
 import random
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import Enum
 from itertools import islice
 from typing import Protocol, runtime_checkable
 
@@ -19,6 +21,7 @@ from rowmq.errors import InvalidOption
 from rowmq.times import Duration, to_seconds
 
 __all__ = [
+    "AckPolicy",
     "Constant",
     "ExponentialBackoff",
     "Linear",
@@ -49,6 +52,23 @@ class RetryStrategy(Protocol):
         """The seconds to wait after failed attempt number `attempt`, the first being 1; `None` to
         give up. `random` is asked for a number from 0 to 1.
         """
+
+
+class AckPolicy(Enum):
+    """What a worker does with a message when its handler is done. What the handler did itself
+    stands.
+    """
+
+    ACK_FIRST = "ack_first"
+    """Acked before the handler runs: at most once."""
+    ACK = "ack"
+    """Acked, also after an error."""
+    REJECT_ON_ERROR = "reject_on_error"
+    """Acked; after an error, given up at once."""
+    NACK_ON_ERROR = "nack_on_error"
+    """Acked; after an error, tried again as the retry strategy says."""
+    MANUAL = "manual"
+    """The handler settles it; one that does not has it rejected, and an error is logged."""
 
 
 class NoRetry(msgspec.Struct, frozen=True):

@@ -183,6 +183,13 @@ class Progress:
         for known in self._pieces(offset, offset):
             self.put(known._replace(until=until))
 
+    def release(self, offset: int) -> None:
+        """A delivered offset was not tried: it is due at once, and that was no attempt."""
+        for known in self._pieces(offset, offset):
+            if known.state is State.DELIVERED:
+                attempts = known.attempts - 1
+                self.put(known._replace(state=State.WAITING, until=0, attempts=attempts))
+
     def give_back(self) -> None:
         """What was delivered is due at once: whoever had it cannot settle it any more."""
         for known in [known for known in self.ranges if known.state is State.DELIVERED]:

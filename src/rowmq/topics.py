@@ -14,16 +14,19 @@ from rowmq.combining import AsyncCombiner, Combiner
 from rowmq.drivers.base import AsyncDriver
 from rowmq.drivers.watching import Notifier
 from rowmq.errors import InvalidInput, InvalidOption
-from rowmq.message import Message, PublishResult, TopicInfo
+from rowmq.message import Message, PartitionInfo, PublishResult, TopicInfo
 from rowmq.naming import check_key, check_topic
 from rowmq.store.statement import Operation
 from rowmq.store.store import Store
-from rowmq.store.topics import Entry, check_limit, check_retention, prepare
+from rowmq.store.topics import KEYLESS, Entry, check_limit, check_retention, prepare
 from rowmq.times import Duration, to_micros
 
 __all__ = ["AsyncTopics", "Topics"]
 
 T = TypeVar("T")
+
+Offsets = Mapping[str | None, int]
+"""An offset for each key; None stands for messages without one."""
 
 
 class Topics:
@@ -69,7 +72,7 @@ class Topics:
         topic: str,
         *,
         key: str | None = None,
-        from_offset: int = 1,
+        from_offset: int | Offsets = 1,
         since: datetime | None = None,
         limit: int = 100,
         type: None = None,
@@ -81,7 +84,7 @@ class Topics:
         topic: str,
         *,
         key: str | None = None,
-        from_offset: int = 1,
+        from_offset: int | Offsets = 1,
         since: datetime | None = None,
         limit: int = 100,
         type: builtins.type[T],
@@ -92,16 +95,16 @@ class Topics:
         topic: str,
         *,
         key: str | None = None,
-        from_offset: int = 1,
+        from_offset: int | Offsets = 1,
         since: datetime | None = None,
         limit: int = 100,
         type: Any = None,
     ) -> list[Message[Any]]:
         """Look at messages without consuming them, in order of key and offset.
 
-        With `key` one partition, without it all; from an offset on, or those published since a
-        time; at most `limit` in all; payloads as `type`, if one is given. Raises `PayloadMismatch`
-        if one does not parse.
+        With `key` one partition, without it all; from an offset on, or from one for each key
+        (others from their first), or those published since a time; at most `limit` in all;
+        payloads as `type`, if one is given. Raises `PayloadMismatch` if one does not parse.
         """
         return self._run(
             read_operation(
@@ -118,6 +121,12 @@ class Topics:
     def topics(self) -> list[TopicInfo]:
         """Every topic, with its partitions and messages counted."""
         return self._run(self._store.topics.list_topics)
+
+    def partitions(self, topic: str) -> list[PartitionInfo]:
+        """The keys of a topic and the offsets that each holds, by key; none if there is no such
+        topic.
+        """
+        return self._run(partial(self._store.topics.list_partitions, check_topic(topic)))
 
     def configure_topic(
         self,
@@ -186,7 +195,7 @@ class AsyncTopics:
         topic: str,
         *,
         key: str | None = None,
-        from_offset: int = 1,
+        from_offset: int | Offsets = 1,
         since: datetime | None = None,
         limit: int = 100,
         type: None = None,
@@ -198,7 +207,7 @@ class AsyncTopics:
         topic: str,
         *,
         key: str | None = None,
-        from_offset: int = 1,
+        from_offset: int | Offsets = 1,
         since: datetime | None = None,
         limit: int = 100,
         type: builtins.type[T],
@@ -209,7 +218,7 @@ class AsyncTopics:
         topic: str,
         *,
         key: str | None = None,
-        from_offset: int = 1,
+        from_offset: int | Offsets = 1,
         since: datetime | None = None,
         limit: int = 100,
         type: Any = None,
@@ -230,6 +239,10 @@ class AsyncTopics:
     async def topics(self) -> list[TopicInfo]:
         """Every topic, with its partitions and messages counted."""
         return await self._run(self._store.topics.list_topics)
+
+    async def partitions(self, topic: str) -> list[PartitionInfo]:
+        """The keys of a topic and the offsets that each holds: see `RowMQ.partitions`."""
+        return await self._run(partial(self._store.topics.list_partitions, check_topic(topic)))
 
     async def configure_topic(
         self,
@@ -329,21 +342,34 @@ def read_operation(
     topic: str,
     *,
     key: str | None,
-    from_offset: int,
+    from_offset: int | Offsets,
     since: datetime | None,
     limit: int,
     type: Any,
 ) -> Callable[[], Operation[list[Message[Any]]]]:
     """The checked arguments of `read`, bound to its operation."""
-    for name, value in (("from_offset", from_offset), ("limit", limit)):
-        if builtins.type(value) is not int or not 1 <= value < 2**62:
-            raise InvalidOption(f"{name} must be a whole number from 1 on, not {value!r}")
     return partial(
         read,
         check_topic(topic),
         key=check_key(key),
-        from_offset=from_offset,
+        from_offset=check_from(from_offset),
         since=None if since is None else to_micros(since),
-        limit=limit,
+        limit=check_number("limit", limit),
         type=type,
     )
+
+
+def check_from(offset: int | Offsets) -> int | dict[str, int]:
+    """Where to read from: for all partitions, or for each, by its stored key."""
+    if not isinstance(offset, Mapping):
+        return check_number("from_offset", offset)
+    return {
+        KEYLESS if key is None else str(check_key(key)): check_number("from_offset", number)
+        for key, number in offset.items()
+    }
+
+
+def check_number(name: str, value: int) -> int:
+    if type(value) is not int or not 1 <= value < 2**62:
+        raise InvalidOption(f"{name} must be a whole number from 1 on, not {value!r}")
+    return value

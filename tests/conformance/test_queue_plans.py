@@ -179,6 +179,14 @@ def look_after(mq: rowmq.RowMQ) -> None:
     queue.failed(limit=10)
     queue.retry([job.id for job in queue.failed(limit=10)])
     queue.errors(7)
+    queue.live(limit=10)
+    queue.live(state=rowmq.State.PENDING, limit=10)
+    other.live(limit=10)
+    queue.get(10**9 + 1)
+    done = queue.try_poll()
+    assert done is not None
+    done.ack()
+    queue.get(done.id)
     queue.prune()
     queue.pause()
     queue.resume()
@@ -200,7 +208,9 @@ def held(mq: rowmq.RowMQ) -> None:
 def watched(database: Database, *calls: Callable[[rowmq.RowMQ], None]) -> list[Statement]:
     """One statement of each text that calls run."""
     seen: dict[str, Statement] = {}
-    of_queues = ("queues.", "jobs.", "lines.", "claims.", "settles.", "holds.", "archive.")
+    of_queues = (
+        "queues.", "jobs.", "lines.", "claims.", "settles.", "holds.", "archive.", "listing."
+    )  # fmt: skip
     with rowmq.connect(database.url) as mq:
         mq._driver.observers.append(lambda s: seen.update({s.sql: seen.get(s.sql, s)}))
         for call in calls:

@@ -15,6 +15,7 @@ TWINS = [
     (rowmq.Queue, rowmq.AsyncQueue),
     (rowmq.Poller, rowmq.AsyncPoller),
     (rowmq.Job, rowmq.AsyncJob),
+    (rowmq.Cron, rowmq.AsyncCron),
 ]
 
 # What is started by being entered or awaited, and not by being called.

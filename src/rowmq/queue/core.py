@@ -21,12 +21,13 @@ from rowmq.queue.ticket import Ticket, Wanted, wanted_of
 from rowmq.queue.view import View, micros_of
 from rowmq.store.archive import BATCH, Record
 from rowmq.store.jobs import Offer, Posting, posting_of
+from rowmq.store.listing import LIVE
 from rowmq.store.queues import Settings
 from rowmq.store.settles import Kind
 from rowmq.store.topics import check_limit, check_retention
 from rowmq.times import Duration, from_micros, to_micros, to_seconds
 
-__all__ = ["Core", "check_order", "delivered_too_often", "told"]
+__all__ = ["EMPTY_LOOKS_MAX", "Core", "check_order", "delivered_too_often", "told"]
 
 log = logging.getLogger("rowmq")
 
@@ -245,12 +246,12 @@ class Core:
                     self.desk.waiters.add(self.views, waiter)
                     watched = True
                 empty = min(empty + 1, EMPTY_LOOKS_MAX)
-                pause = self._pause(empty)
+                pause = self.pause(empty)
                 yield partial(waiter.wait, pause if remaining is None else min(pause, remaining))
         finally:
             self.desk.waiters.remove(self.views, waiter)
 
-    def _pause(self, empty: int) -> float:
+    def pause(self, empty: int) -> float:
         """How long to wait before the next look, if nothing wakes us."""
         longest = min(view.poll_interval for view in self.views.values())
         if self.desk.waiters.woken:
@@ -305,6 +306,25 @@ class Core:
             records += yield partial(self.desk.run, find)
         records.sort(key=lambda record: (record.finished_at or 0, record.id), reverse=True)
         return [self._recorded(record) for record in records[:limit]]
+
+    def list_live(self, state: State | str | None, limit: int) -> Steps[list[Any]]:
+        """Live jobs, soonest first."""
+        find = partial(
+            self.desk.store.listing.list_live,
+            self.view.queue,
+            self.view.kinds,
+            states=LIVE if state is None else (live_state(state),),
+            limit=whole("limit", limit),
+        )
+        records: list[Record] = yield partial(self.desk.run, find)
+        return [self._recorded(record) for record in records]
+
+    def get(self, id: int) -> Steps[Any]:
+        """A job by its id."""
+        (wanted,) = check_ids([id])
+        find = partial(self.desk.store.listing.get, self.view.queue, self.view.kinds, wanted)
+        record: Record | None = yield partial(self.desk.run, find)
+        return None if record is None else self._recorded(record)
 
     def errors(self, id: int) -> Steps[list[JobError]]:
         """Why earlier attempts at a job failed."""
@@ -457,6 +477,20 @@ def check_order(order: str) -> bool:
     if order not in ("fifo", "lifo"):
         raise InvalidOption(f"order must be 'fifo' or 'lifo', not {order!r}")
     return order == "lifo"
+
+
+def live_state(state: State | str) -> State:
+    """A state of jobs that are not in the archive."""
+    try:
+        chosen = State(state)
+    except ValueError:
+        chosen = State.FAILED
+    if chosen not in LIVE:
+        raise InvalidOption(
+            f"state must be State.PENDING, State.PROCESSING or State.RETRYABLE, not {state!r}; "
+            f"archive() gives jobs that are completed or failed"
+        )
+    return chosen
 
 
 def finished_state(state: State | str) -> State:

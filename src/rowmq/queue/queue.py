@@ -158,6 +158,18 @@ class Queue(Poller[T]):
         """Whether there is a live job with this key."""
         return take_steps(self._core.contains(key))
 
+    def get(self, id: int) -> Job[T] | None:
+        """The job with this id, alive or in the archive, without claiming it."""
+        job: Job[T] | None = take_steps(self._core.get(id))
+        return job
+
+    def live(self, *, state: State | None = None, limit: int = 100) -> list[Job[T]]:
+        """Jobs that are pending, processing or retryable, or one of these; soonest first.
+
+        Those that wait behind another of their ordering key come last. `archive` has the others.
+        """
+        return take_steps(self._core.list_live(state, limit))
+
     def counts(self) -> dict[str, int]:
         """How many jobs are pending, processing, retryable, completed and failed."""
         return take_steps(self._core.counts())
@@ -402,6 +414,15 @@ class AsyncQueue(AsyncPoller[T]):
     async def contains(self, key: str) -> bool:
         """Whether there is a live job with this key."""
         return await take_steps_async(self._core.contains(key))
+
+    async def get(self, id: int) -> AsyncJob[T] | None:
+        """The job with this id, alive or in the archive, without claiming it."""
+        job: AsyncJob[T] | None = await take_steps_async(self._core.get(id))
+        return job
+
+    async def live(self, *, state: State | None = None, limit: int = 100) -> list[AsyncJob[T]]:
+        """Jobs that are pending, processing or retryable: see `Queue.live`."""
+        return await take_steps_async(self._core.list_live(state, limit))
 
     async def counts(self) -> dict[str, int]:
         """How many jobs are pending, processing, retryable, completed and failed."""

@@ -16,7 +16,7 @@ from rowmq.store.settles import JOB_ERROR
 from rowmq.store.statement import Operation, Row, Statement
 from rowmq.times import from_micros
 
-__all__ = ["BATCH", "Archive", "Record"]
+__all__ = ["BATCH", "Archive", "Lanes", "Record", "id_list", "record_of"]
 
 BATCH = 1_000
 """How many jobs are deleted, or dropped, in one transaction."""
@@ -123,7 +123,7 @@ class Archive:
 
     def _live(self, row: KeyRow) -> Operation[Record | None]:
         """The job of a key, wherever it stands: ready, in a lock, or waiting in its line."""
-        jobs = yield from self._fetch([row.job_id])
+        jobs = yield from self.fetch([row.job_id])
         if row.job_id not in jobs:
             return None
         sql = self.dialect.sql(READY_ROW)
@@ -169,7 +169,7 @@ class Archive:
         params = (lanes.queue_id, -(2**62) if since is None else since, limit)
         result = yield Statement("archive.list", sql, params, sole=True)
         found = {row[0]: row for row in result}
-        jobs = yield from self._fetch(found)
+        jobs = yield from self.fetch(found)
         return [
             record_of(
                 jobs[id],
@@ -183,7 +183,8 @@ class Archive:
             if id in jobs
         ]
 
-    def _fetch(self, ids: Iterable[int]) -> Operation[dict[int, Row]]:
+    def fetch(self, ids: Iterable[int]) -> Operation[dict[int, Row]]:
+        """What is stored of jobs, for `record_of`, by id."""
         rows = yield from self.queues.select(
             "archive.fetch", FETCH, {"id": "bigint"}, [(id,) for id in ids], sole=True
         )

@@ -57,6 +57,7 @@ TABLES = (
     "job_errors",
     "permits",
     "holds",
+    "workers",
     "schedules",
     "ticks",
 )
@@ -72,7 +73,7 @@ class Dialect(ABC):
     name: ClassVar[str]
     """The database's name in migrations, errors and URLs."""
 
-    now: ClassVar[str]
+    now: str
     """SQL for the database's own clock: microseconds since 1970, UTC."""
 
     rows_max: ClassVar[int]
@@ -128,7 +129,12 @@ class Dialect(ABC):
         prefix: str = DEFAULT_PREFIX,
         schema: str | None = None,
         lock_timeout: float = DEFAULT_LOCK_SECONDS,
+        clock: str | None = None,
     ) -> None:
+        """`clock` is SQL that stands for the database's clock, for tests that move the time: an
+        expression in parentheses that gives microseconds since 1970.
+        """
+        self.now = self.now if clock is None else clock
         self.prefix = check_identifier(prefix, what="the table prefix")
         self.schema = schema
         self.lock_timeout = lock_timeout

@@ -213,6 +213,22 @@ class Settles:
             until = held[s.token].now + s.delay_us
             yield Statement("settles.extend", self.dialect.sql(EXTEND), (until, s.token, until))
 
+    def keep(self, tokens: Iterable[int], lock_us: int) -> Operation[set[int]]:
+        """Have locks last so long from now on. Those that are there, also if a settle has them just
+        now: nobody is to wait for a handler's transaction here.
+        """
+        yield from self.dialect.seize()
+        wanted = [(token,) for token in sorted(set(tokens))]
+        by_token = {"token": "bigint"}
+        free = yield from self.queues.select("settles.keep_lock", FREE, by_token, wanted)
+        until = [(token, now + lock_us) for token, now in free]
+        columns = by_token | {"locked_until": "bigint"}
+        yield from self.queues.update("settles.keep", "{locks}", columns, ("token",), until)
+        kept = {token for token, _ in free}
+        missing = [row for row in wanted if row[0] not in kept]
+        there = yield from self.queues.select("settles.is_locked", THERE, by_token, missing)
+        return kept | {token for (token,) in there}
+
     def forgive(
         self, settles: Sequence[Settle], outcomes: list[Exception | None]
     ) -> Operation[None]:
@@ -307,6 +323,12 @@ LOCK = """
     SELECT l.token, l.settled, l.claimed_at, {now} FROM (<source>) w
     {join} {locks} l {by_key} ON l.token = w.token
     ORDER BY l.token {for_update}"""
+
+FREE = """
+    SELECT l.token, {now} FROM (<source>) w {join} {locks} l {by_key} ON l.token = w.token
+    ORDER BY l.token {skip_locked}"""
+
+THERE = "SELECT l.token FROM (<source>) w {join} {locks} l {by_key} ON l.token = w.token"
 
 EXTEND = "UPDATE {locks} SET locked_until = ? WHERE token = ? AND locked_until < ?"
 

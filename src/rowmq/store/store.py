@@ -11,12 +11,16 @@ from rowmq.store.jobs import Jobs
 from rowmq.store.leases import Leases
 from rowmq.store.letters import Letters
 from rowmq.store.lines import Lines
+from rowmq.store.listing import Listing
 from rowmq.store.queues import Queues
 from rowmq.store.retention import Retention
+from rowmq.store.schedules import Schedules
 from rowmq.store.schema import Schema
 from rowmq.store.seeking import Seeking
 from rowmq.store.settles import Settles
+from rowmq.store.ticks import Ticks
 from rowmq.store.topics import Topics
+from rowmq.store.workers import Workers
 
 __all__ = ["Store", "store_of"]
 
@@ -37,6 +41,10 @@ class Store(msgspec.Struct, frozen=True):
     settles: Settles
     holds: Holds
     archive: Archive
+    listing: Listing
+    workers: Workers
+    schedules: Schedules
+    ticks: Ticks
     schema: Schema
 
 
@@ -61,6 +69,8 @@ def store_of(
     live = jobs(known, Lines(known))
     claimed = claims(live)
     settled = settles(claimed)
+    archive = Archive(claimed)
+    ticks = Ticks(live)
     return Store(
         dialect=dialect,
         topics=topics,
@@ -74,6 +84,10 @@ def store_of(
         claims=claimed,
         settles=settled,
         holds=Holds(settled),
-        archive=Archive(claimed),
+        archive=archive,
+        listing=Listing(archive),
+        workers=Workers(dialect),
+        schedules=Schedules(live, topics, ticks),
+        ticks=ticks,
         schema=schema,
     )

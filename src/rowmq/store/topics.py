@@ -20,7 +20,7 @@ import msgspec
 
 from rowmq.codec import Encoding, decode, decode_headers, encode, encode_headers
 from rowmq.errors import InvalidOption, PayloadMismatch, PayloadTooLarge, UniqueViolation
-from rowmq.message import Message, PublishResult, TopicInfo, new_id
+from rowmq.message import Message, PartitionInfo, PublishResult, TopicInfo, new_id
 from rowmq.naming import check_headers, check_id, check_key, check_topic
 from rowmq.store.dialect import Dialect, as_bytes, as_text
 from rowmq.store.statement import Operation, Result, Row, Statement
@@ -171,15 +171,19 @@ class Topics(ABC):
         topic: str,
         *,
         key: str | None,
-        from_offset: int,
+        from_offset: int | Mapping[str, int],
         since: int | None,
         limit: int,
         type: Any,
     ) -> Operation[list[Message[Any]]]:
         """Messages of one partition or of all, ordered by partition key and offset."""
-        spans = yield from self.list_spans(
-            topic, key=key, from_offset=from_offset, limit=limit if since is None else None
-        )
+        if isinstance(from_offset, int):
+            most = limit if since is None else None
+            spans = yield from self.list_spans(topic, key=key, from_offset=from_offset, limit=most)
+        else:
+            spans = yield from self.list_spans(topic, key=key, from_offset=1, limit=None)
+            spans = [s._replace(first=max(s.first, from_offset.get(s.key, 1))) for s in spans]
+            spans = [span for span in spans if span.first <= span.last]
         if since is not None:
             spans = yield from self.spans_since(spans, since)
         spans = first_of(spans, limit)
@@ -190,6 +194,15 @@ class Topics(ABC):
         order = {span.partition_id: place for place, span in enumerate(spans)}
         rows.sort(key=lambda row: (order[row[0]], row[1]))
         return [message_of(row, topic, keys[row[0]], type) for row in rows]
+
+    def list_partitions(self, topic: str) -> Operation[list[PartitionInfo]]:
+        """The partitions of a topic, by key, also those that are empty by now."""
+        sql, params = self.dialect.sql(ALL_PARTITIONS), (self.dialect.text(topic),)
+        result = yield Statement("topics.partitions", sql, params, sole=True)
+        return [
+            PartitionInfo(key=as_text(key) or None, first_offset=first, last_offset=following - 1)
+            for key, first, following in result
+        ]
 
     def list_spans(
         self, topic: str, *, key: str | None, from_offset: int, limit: int | None
@@ -403,6 +416,10 @@ LIST_PARTITION = """
     SELECT id, partition_key, first_offset, next_offset FROM {partitions}
     WHERE topic = ? AND next_offset > ? AND partition_key = ? AND next_offset > first_offset
     LIMIT ?"""
+
+ALL_PARTITIONS = """
+    SELECT partition_key, first_offset, next_offset FROM {partitions}
+    WHERE topic = ? ORDER BY partition_key"""
 
 LIMIT = "SELECT max_payload_bytes FROM {topics} WHERE topic = ?"
 

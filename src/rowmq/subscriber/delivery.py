@@ -55,7 +55,7 @@ class AnyDelivery(Generic[T]):
 
     @property
     def settled(self) -> bool:
-        """Whether it was acked, nacked or rejected."""
+        """Whether it was acked, nacked, rejected or released."""
         return self._token.claimed
 
     @property
@@ -80,9 +80,9 @@ class AnyDelivery(Generic[T]):
 class Delivery(AnyDelivery[T]):
     """A message delivered to a sync subscriber.
 
-    It is settled once: `ack`, `nack` or `reject`. Each returns when that is durable, or, with
-    `connection=`, is part of the caller's transaction. A second settle raises `AlreadySettled`; one
-    after the lease was lost raises `StaleLease` and changes nothing.
+    It is settled once: `ack`, `nack`, `reject` or `release`. Each returns when that is durable, or,
+    with `connection=`, is part of the caller's transaction. A second settle raises
+    `AlreadySettled`; one after the lease was lost raises `StaleLease` and changes nothing.
     """
 
     __slots__ = ()
@@ -104,6 +104,10 @@ class Delivery(AnyDelivery[T]):
     def reject(self, *, error: str | BaseException | None = None, connection: Any = None) -> None:
         """Give it up: it goes to the dead letters at once."""
         self._settle(self._as(Kind.REJECT, error=error), connection)
+
+    def release(self, *, connection: Any = None) -> None:
+        """Give it back as if it had never been delivered: it is due at once, at no attempt."""
+        self._settle(self._as(Kind.RELEASE), connection)
 
     def extend(self, seconds: Duration, *, connection: Any = None) -> None:
         """Keep it invisible for so long from now on."""
@@ -134,6 +138,10 @@ class AsyncDelivery(AnyDelivery[T]):
     ) -> None:
         """Give it up: it goes to the dead letters at once."""
         await self._settle(self._as(Kind.REJECT, error=error), connection)
+
+    async def release(self, *, connection: Any = None) -> None:
+        """Give it back as if it had never been delivered: it is due at once, at no attempt."""
+        await self._settle(self._as(Kind.RELEASE), connection)
 
     async def extend(self, seconds: Duration, *, connection: Any = None) -> None:
         """Keep it invisible for so long from now on."""

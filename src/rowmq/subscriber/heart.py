@@ -6,7 +6,6 @@ subscriber's failed heartbeat does not keep the others from theirs.
 """
 
 import logging
-import queue
 import threading
 import time
 from collections.abc import Callable
@@ -14,8 +13,7 @@ from functools import partial
 
 from rowmq.drivers.base import SyncDriver
 from rowmq.drivers.forking import after_fork
-from rowmq.errors import ConnectionLost
-from rowmq.store.statement import Operation
+from rowmq.drivers.line import Line
 from rowmq.subscriber.subscription import Subscription
 
 __all__ = ["Heart"]
@@ -24,8 +22,6 @@ log = logging.getLogger("rowmq")
 
 ANSWER_PART = 4
 """A heartbeat is to be answered within one part in so many of the lease's duration."""
-
-ANSWER_SECONDS_MIN = 0.5
 
 RETRY_PART = 5
 """After a failed heartbeat the next is tried after one part in so many of the interval."""
@@ -46,7 +42,7 @@ class Heart:
         self._changed = threading.Condition()
         self._due: dict[Subscription, float] = {}
         self._thread: threading.Thread | None = None
-        self._driver: SyncDriver | None = None
+        self._line = Line(self._open_driver)
         self._stopping = False
 
     def add(self, subscriber: Subscription) -> None:
@@ -78,9 +74,7 @@ class Heart:
             self._changed.notify()
         if thread is not None:
             thread.join(STOP_SECONDS)
-        driver, self._driver = self._driver, None
-        if driver is not None:
-            driver.close()
+        self._line.close()
 
     def _beat(self) -> None:
         while (subscriber := self._next()) is not None:
@@ -109,7 +103,7 @@ class Heart:
         began = time.monotonic()
         try:
             beat = partial(subscriber.leases.beat, member, lease_us=options.lease_us)
-            alive = self._answer(beat, seconds=options.lease_duration / ANSWER_PART)
+            alive = self._line.ask(beat, seconds=options.lease_duration / ANSWER_PART)
         except Exception as error:  # noqa: BLE001 - the thread must live, and try again
             log.warning("a heartbeat of subscriber %s failed: %s", options.name, error)
             if subscriber.presumed_dead():
@@ -120,27 +114,3 @@ class Heart:
         else:
             subscriber.expire(member)
         return max(0.0, interval - (time.monotonic() - began))
-
-    def _answer(self, beat: Callable[[], Operation[bool]], *, seconds: float) -> bool:
-        """The answer of the database, in time: a connection that has gone silent is given up."""
-        if self._driver is None:
-            self._driver = self._open_driver()
-        driver, answers = self._driver, queue.SimpleQueue[bool | Exception]()
-        # To connect may take longer, and has a time limit of its own.
-        driver.pool.release(driver.pool.acquire(), healthy=True)
-
-        def ask() -> None:
-            try:
-                answers.put(driver.run(beat, retry_for=0))
-            except Exception as error:  # noqa: BLE001 - it is raised where it belongs
-                answers.put(error)
-
-        threading.Thread(target=ask, name="rowmq-heartbeat", daemon=True).start()
-        try:
-            answer = answers.get(timeout=max(seconds, ANSWER_SECONDS_MIN))
-        except queue.Empty:
-            self._driver = None
-            raise ConnectionLost(f"the database did not answer within {seconds:g} s") from None
-        if isinstance(answer, Exception):
-            raise answer
-        return answer

@@ -40,7 +40,7 @@ class Token:
         self.bytes = bytes
         self.delivery: Callable[[], Any] = lambda: None
         self.held = False
-        """Whether a handler that has the delivery keeps it invisible: in strict mode."""
+        """Whether whoever has the delivery keeps it invisible: in strict mode, or in a worker."""
         self._free = [True]
         self.tentative = False
         """Whether it was settled in a transaction of the caller's, which may not be committed."""

@@ -44,6 +44,10 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     idle_timeout: float
     type: Any
     on_lost: Callable[[Sequence[Any]], None] | None
+    held: bool = False
+    """Whether what was delivered stays invisible for as long as somebody has the delivery."""
+    per_key: int | None = None
+    """How many messages of one key may be in flight; those without a key are not limited."""
 
     @property
     def buries(self) -> bool:

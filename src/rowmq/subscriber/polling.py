@@ -161,7 +161,10 @@ class Polling:
         subscription.forget(holding.expire(now))
         ready = holding.ready(now, strict=options.strict)
         spent = [known for known in ready if known.attempts and exhausted(known, options)]
-        return Portion(holding, [known for known in ready if known not in spent], spent)
+        fresh = [known for known in ready if known not in spent]
+        if options.per_key is not None and holding.key:
+            fresh = cut(fresh, options.per_key - len(holding.tokens))
+        return Portion(holding, fresh, spent)
 
     def _deliver(self, plan: "list[Portion]", *, look: bool) -> Steps[list[Any]]:
         """Mark messages as delivered, fetch them, and hand them out; `look` for more meanwhile."""
@@ -263,7 +266,7 @@ class Polling:
             error = error_text(problem)
             message = unread_message_of(row, options.topic, holding.key)
         delivery = subscription.flavour.deliver(message, token)
-        token.hand_out(delivery, held=options.strict)
+        token.hand_out(delivery, held=options.strict or options.held)
         holding.tokens[offset] = token
         subscription.in_flight += 1
         subscription.in_flight_bytes += token.bytes

@@ -40,6 +40,7 @@ class Kind(Enum):
     ACK = "ack"
     NACK = "nack"
     REJECT = "reject"
+    RELEASE = "release"
     EXTEND = "extend"
 
 
@@ -110,7 +111,7 @@ class Settling:
     ) -> None:
         """Forget what is settled, and wake whoever waits in a poll if it could go on now."""
         subscription, options = self.subscription, self.subscription.options
-        wake = options.strict or subscription.full
+        wake = options.strict or options.per_key is not None or subscription.full
         for settlement, outcome in zip(settlements, outcomes, strict=True):
             token, holding = settlement.token, settlement.token.holding
             if isinstance(outcome, Locked) or (settlement.kind is Kind.EXTEND and outcome is None):
@@ -120,7 +121,8 @@ class Settling:
                 subscription.forget([token])
             if holding.draining and not holding.tokens:
                 subscription.sharing.due_at = 0.0
-            if settlement.kind is Kind.NACK and holding.id in subscription.holdings:
+            again = settlement.kind in (Kind.NACK, Kind.RELEASE)
+            if again and holding.id in subscription.holdings:
                 subscription.lively.add(holding.id)
                 wake = True
         if wake:
@@ -211,6 +213,9 @@ def apply(
         return []
     if settlement.kind is Kind.EXTEND:
         progress.extend(offset, until=now + micros(settlement.delay or 0.0))
+        return []
+    if settlement.kind is Kind.RELEASE:
+        progress.release(offset)
         return []
     if settlement.kind is Kind.NACK:
         delay = retry_delay(settlement.delay, attempt, options)

@@ -28,7 +28,7 @@ from rowmq.subscriber.settling import Settlement
 from rowmq.subscriber.subscription import Subscription
 from rowmq.times import Duration, to_seconds
 
-__all__ = ["AsyncSubscriber", "Subscriber"]
+__all__ = ["AsyncSubscriber", "Subscriber", "hush"]
 
 log = logging.getLogger("rowmq")
 T = TypeVar("T")
@@ -366,6 +366,12 @@ class AsyncSubscriber(_Common[T]):
             return outcomes
         finally:
             conclude(settlements, outcomes)
+
+
+def hush(subscriber: AsyncSubscriber[Any]) -> None:
+    """Have a poll that waits return, and later ones not wait: it is to be closed soon."""
+    subscriber._core.closing = True  # noqa: SLF001 - its own module
+    subscriber._flavour.wake()  # noqa: SLF001
 
 
 class Patience:

@@ -256,21 +256,42 @@ CREATE TABLE IF NOT EXISTS {holds} (
     starts     integer NOT NULL
 ) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
 
--- Schedules: one row each; a tick's row is what makes it fire once.
-
-CREATE TABLE IF NOT EXISTS {schedules} (
-    name        varbinary(200) PRIMARY KEY,
-    config_hash varbinary(100) NOT NULL,
-    spec        mediumblob NOT NULL,
-    paused      boolean NOT NULL DEFAULT 0,
-    next_at     bigint,
-    created_at  bigint NOT NULL
+-- Workers say who they are and what they run; one that has not been heard of for long is dead.
+CREATE TABLE IF NOT EXISTS {workers} (
+    name       varbinary(200) NOT NULL PRIMARY KEY,
+    started_at bigint NOT NULL,
+    seen_at    bigint NOT NULL,
+    expires_at bigint NOT NULL,
+    facts      longblob NOT NULL,
+    running    longblob NOT NULL
 ) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
 
+-- Schedules: one row each. Revision is another number with each change, by which whoever made it knows
+-- it again.
+
+CREATE TABLE IF NOT EXISTS {schedules} (
+    name        varbinary(200) NOT NULL PRIMARY KEY,
+    next_at     bigint,
+    last_at     bigint,
+    created_at  bigint NOT NULL,
+    revision    bigint NOT NULL,
+    paused      smallint NOT NULL DEFAULT 0,
+    config_hash varbinary(100) NOT NULL,
+    spec        longblob NOT NULL,
+    KEY schedules_by_time (paused, next_at, name)
+) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
+
+-- A tick's row stays when its job is done: it is what makes the tick fire once. Without a queue it is
+-- one of a schedule; else it was put ahead of time, and name is the prefix that it was put under.
 CREATE TABLE IF NOT EXISTS {ticks} (
+    queue       varbinary(200) NOT NULL,
     name        varbinary(200) NOT NULL,
     fire_at     bigint NOT NULL,
+    part        varbinary(255) NOT NULL,
+    fired_at    bigint NOT NULL,
+    job_id      bigint,
+    lane_id     bigint,
     config_hash varbinary(100) NOT NULL,
-    fired_at    bigint,
-    PRIMARY KEY (name, fire_at)
+    PRIMARY KEY (queue, name, fire_at, part),
+    KEY ticks_by_time (fire_at)
 ) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;

@@ -264,21 +264,44 @@ CREATE TABLE {holds} (
     starts     integer NOT NULL
 );
 
--- Schedules: one row each; a tick's row is what makes it fire once.
+-- Workers say who they are and what they run; one that has not been heard of for long is dead.
+CREATE TABLE {workers} (
+    name       text COLLATE "C" PRIMARY KEY,
+    started_at bigint NOT NULL,
+    seen_at    bigint NOT NULL,
+    expires_at bigint NOT NULL,
+    facts      text NOT NULL,
+    running    text NOT NULL
+) WITH (fillfactor = 50);
+
+-- Schedules: one row each. Revision is another number with each change, by which whoever made it knows
+-- it again.
 
 CREATE TABLE {schedules} (
+    next_at     bigint,
+    last_at     bigint,
+    created_at  bigint NOT NULL,
+    revision    bigint NOT NULL,
+    paused      smallint NOT NULL DEFAULT 0,
     name        text COLLATE "C" PRIMARY KEY,
     config_hash text COLLATE "C" NOT NULL,
-    spec        text NOT NULL,
-    paused      boolean NOT NULL DEFAULT false,
-    next_at     bigint,
-    created_at  bigint NOT NULL
+    spec        text NOT NULL
+) WITH (fillfactor = 50);
+
+CREATE INDEX {prefix}schedules_by_time ON {schedules} (paused, next_at, name);
+
+-- A tick's row stays when its job is done: it is what makes the tick fire once. Without a queue it is
+-- one of a schedule; else it was put ahead of time, and name is the prefix that it was put under.
+CREATE TABLE {ticks} (
+    fire_at     bigint NOT NULL,
+    fired_at    bigint NOT NULL,
+    job_id      bigint,
+    lane_id     bigint,
+    queue       text COLLATE "C" NOT NULL,
+    name        text COLLATE "C" NOT NULL,
+    part        text COLLATE "C" NOT NULL,
+    config_hash text COLLATE "C" NOT NULL,
+    PRIMARY KEY (queue, name, fire_at, part)
 );
 
-CREATE TABLE {ticks} (
-    name        text COLLATE "C" NOT NULL,
-    fire_at     bigint NOT NULL,
-    config_hash text COLLATE "C" NOT NULL,
-    fired_at    bigint,
-    PRIMARY KEY (name, fire_at)
-);
+CREATE INDEX {prefix}ticks_by_time ON {ticks} (fire_at);

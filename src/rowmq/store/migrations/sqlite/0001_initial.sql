@@ -265,21 +265,44 @@ CREATE TABLE {holds} (
     starts     integer NOT NULL
 ) WITHOUT ROWID;
 
--- Schedules: one row each; a tick's row is what makes it fire once.
+-- Workers say who they are and what they run; one that has not been heard of for long is dead.
+CREATE TABLE {workers} (
+    name       text NOT NULL PRIMARY KEY,
+    started_at integer NOT NULL,
+    seen_at    integer NOT NULL,
+    expires_at integer NOT NULL,
+    facts      text NOT NULL,
+    running    text NOT NULL
+) WITHOUT ROWID;
+
+-- Schedules: one row each. Revision is another number with each change, by which whoever made it knows
+-- it again.
 
 CREATE TABLE {schedules} (
-    name        text PRIMARY KEY,
-    config_hash text NOT NULL,
-    spec        text NOT NULL,
-    paused      integer NOT NULL DEFAULT 0,
+    name        text NOT NULL PRIMARY KEY,
     next_at     integer,
-    created_at  integer NOT NULL
-) WITHOUT ROWID;
+    last_at     integer,
+    created_at  integer NOT NULL,
+    revision    integer NOT NULL,
+    paused      integer NOT NULL DEFAULT 0,
+    config_hash text NOT NULL,
+    spec        text NOT NULL
+);
 
+CREATE INDEX {prefix}schedules_by_time ON {schedules} (paused, next_at, name);
+
+-- A tick's row stays when its job is done: it is what makes the tick fire once. Without a queue it is
+-- one of a schedule; else it was put ahead of time, and name is the prefix that it was put under.
 CREATE TABLE {ticks} (
+    queue       text NOT NULL,
     name        text NOT NULL,
     fire_at     integer NOT NULL,
+    part        text NOT NULL,
+    fired_at    integer NOT NULL,
+    job_id      integer,
+    lane_id     integer,
     config_hash text NOT NULL,
-    fired_at    integer,
-    PRIMARY KEY (name, fire_at)
+    PRIMARY KEY (queue, name, fire_at, part)
 ) WITHOUT ROWID;
+
+CREATE INDEX {prefix}ticks_by_time ON {ticks} (fire_at);

@@ -1,0 +1,236 @@
+"""`rowmq dlq`: the messages that consumer groups gave up on."""
+
+from typing import Any
+
+import click
+
+import rowmq
+from rowmq.cli import names, options
+from rowmq.cli.commands import Section
+from rowmq.cli.failing import NotFound
+from rowmq.cli.groups import find_group
+from rowmq.cli.options import Database, confirm
+from rowmq.cli.showing import (
+    emit,
+    facts,
+    lines_of,
+    out,
+    payload_fields,
+    plural,
+    pulse,
+    table,
+)
+from rowmq.cli.topics import find_topic
+
+__all__ = ["dlq"]
+
+COUNT_MAX = 1_000
+"""How many letters are counted before something is done to them all."""
+
+SEARCH_MAX = 100_000
+"""Among how many letters those of some ids are looked for."""
+
+of_group = click.option(
+    "--group", shell_complete=names.groups, help="Only the letters of this group."
+)
+of_ids = click.option(
+    "--id", "ids", multiple=True, help="Only the letter of this message; may be given again."
+)
+
+
+@click.group(cls=Section)
+def dlq() -> None:
+    """List, redrive or purge dead letters.
+
+    A dead letter is a message that a consumer group gave up on. To redrive it is to give it back to
+    that group, and to no other.
+
+    For example:
+      rowmq dlq orders
+      rowmq dlq show orders order-8
+      rowmq dlq redrive orders --group billing
+      rowmq dlq purge orders --id order-8
+    """
+
+
+@dlq.command()
+@click.argument("topic", shell_complete=names.topics)
+@of_group
+@click.option("--limit", default=100, show_default=True, help="At most so many, oldest first.")
+@options.database
+@options.as_json
+def ls(database: Database, topic: str, *, group: str | None, limit: int, as_json: bool) -> None:
+    """List the dead letters of a TOPIC, oldest first.
+
+    For example:
+      rowmq dlq ls orders --group billing
+    """
+    with database.open() as mq:
+        check(mq, topic, group)
+        letters = mq.dead_letters(topic, group=group, limit=limit)
+    if as_json:
+        emit([letter_fields(letter) for letter in letters])
+        return
+    rows = [
+        (x.failed_at, x.group, x.message.key, x.message.id, x.attempts, x.error) for x in letters
+    ]
+    columns = ("failed", "group", "key", "id", "tries", "error")
+    table(columns, rows, empty=f"topic {topic!r} has no dead letters")
+
+
+def check(mq: rowmq.RowMQ, topic: str, group: str | None) -> None:
+    """The topic must be there, and the group, if one is named. A group that was dropped may have
+    left letters.
+    """
+    if group is not None and not mq.dead_letters(topic, group=group, limit=1):
+        find_group(mq, topic, group)
+    elif group is None and not mq.dead_letters(topic, limit=1):
+        find_topic(mq, topic)
+
+
+def letter_fields(letter: rowmq.DeadLetter[Any]) -> dict[str, Any]:
+    message = letter.message
+    return {
+        "topic": message.topic,
+        "group": letter.group,
+        "key": message.key,
+        "id": message.id,
+        "offset": letter.offset,
+        "attempts": letter.attempts,
+        "error": letter.error,
+        "failed_at": letter.failed_at,
+        "published_at": message.published_at,
+        "headers": dict(message.headers),
+        **payload_fields(message.payload),
+    }
+
+
+@dlq.command()
+@click.argument("topic", shell_complete=names.topics)
+@click.argument("id")
+@of_group
+@options.database
+@options.as_json
+def show(database: Database, topic: str, id: str, *, group: str | None, as_json: bool) -> None:
+    """Show the dead letters of the message ID, with payload and error.
+
+    For example:
+      rowmq dlq show orders order-8
+    """
+    with database.open() as mq:
+        found = some(mq, topic, group, [id])
+    if as_json:
+        emit([letter_fields(letter) for letter in found])
+        return
+    for letter in found:
+        hidden = ("payload", "encoding", "headers")
+        shown = {
+            name.removesuffix("_at"): value
+            for name, value in letter_fields(letter).items()
+            if name not in hidden
+        }
+        headers = {f"header {name}": value for name, value in letter.message.headers.items()}
+        facts(shown | headers)
+        out().print()
+        out().print(lines_of(letter.message.payload), soft_wrap=True)
+
+
+def some(
+    mq: rowmq.RowMQ, topic: str, group: str | None, ids: list[str]
+) -> list[rowmq.DeadLetter[Any]]:
+    """The letters of messages, which must be there."""
+    letters = mq.dead_letters(topic, group=group, limit=SEARCH_MAX)
+    found = [letter for letter in letters if letter.message.id in ids]
+    missing = sorted(set(ids) - {str(letter.message.id) for letter in found})
+    if missing:
+        raise NotFound(
+            f"topic {topic!r} has no dead letter of {missing[0]!r}: rowmq dlq ls lists them"
+        )
+    return found
+
+
+@dlq.command()
+@click.argument("topic", shell_complete=names.topics)
+@of_group
+@of_ids
+@options.database
+@options.dry_run
+@options.as_json
+def redrive(
+    database: Database,
+    topic: str,
+    *,
+    group: str | None,
+    ids: tuple[str, ...],
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Give dead letters back to the groups that gave up on them.
+
+    For example:
+      rowmq dlq redrive orders --group billing
+      rowmq dlq redrive orders --id order-8 --id order-9
+    """
+    with database.open() as mq:
+        count, shown = chosen(mq, topic, group, ids)
+        done = 0
+        if not dry_run:
+            with pulse(f"redriving {shown}", quiet=as_json):
+                done = mq.redrive(topic, group=group, ids=list(ids) or None)
+    report("redriven", done, count, shown, dry_run=dry_run, as_json=as_json)
+
+
+@dlq.command()
+@click.argument("topic", shell_complete=names.topics)
+@of_group
+@of_ids
+@options.database
+@options.dry_run
+@options.yes
+@options.as_json
+def purge(
+    database: Database,
+    topic: str,
+    *,
+    group: str | None,
+    ids: tuple[str, ...],
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+) -> None:
+    """Delete dead letters for good.
+
+    For example:
+      rowmq dlq purge orders --id order-8
+      rowmq dlq purge orders --group billing --yes
+    """
+    with database.open() as mq:
+        count, shown = chosen(mq, topic, group, ids)
+        done = 0
+        if not dry_run and count:
+            confirm(f"{shown} of topic {topic!r} will be deleted for good.", yes=yes)
+            with pulse(f"purging {shown}", quiet=as_json):
+                done = mq.purge_dead_letters(topic, group=group, ids=list(ids) or None)
+    report("purged", done, count, shown, dry_run=dry_run, as_json=as_json)
+
+
+def chosen(mq: rowmq.RowMQ, topic: str, group: str | None, ids: tuple[str, ...]) -> tuple[int, str]:
+    """How many letters it is about, at least, and that in words."""
+    check(mq, topic, group)
+    if ids:
+        count = len(some(mq, topic, group, list(ids)))
+        return count, plural(count, "dead letter")
+    count = len(mq.dead_letters(topic, group=group, limit=COUNT_MAX))
+    shown = (
+        f"{count:,} or more dead letters" if count == COUNT_MAX else plural(count, "dead letter")
+    )
+    return count, shown
+
+
+def report(what: str, done: int, count: int, shown: str, *, dry_run: bool, as_json: bool) -> None:
+    if as_json:
+        emit({what: done, "found": count, "dry_run": dry_run})
+    elif dry_run:
+        out().print(f"would be {what}: {shown}")
+    else:
+        out().print(f"{what} {plural(done, 'dead letter')}")

@@ -1,0 +1,82 @@
+"""How a command ends: exit codes that mean something, and errors of one sentence.
+
+An error goes to stderr, so that whatever reads stdout sees data or nothing. No password is ever
+part of it, also if a URL stands where it was not asked for.
+"""
+
+import re
+from enum import IntEnum
+
+import click
+
+from rowmq.errors import RowMQError, UnknownGroup, UnknownSchedule
+
+__all__ = ["CODES", "Code", "Declined", "NotFound", "explain"]
+
+
+class Code(IntEnum):
+    """What a command's exit code says."""
+
+    OK = 0
+    ERROR = 1
+    USAGE = 2
+    NOT_FOUND = 3
+    UNHEALTHY = 4
+    INTERRUPTED = 130
+    BROKEN_PIPE = 141
+
+
+CODES = {
+    Code.OK: "done",
+    Code.ERROR: "RowMQ or the database refused",
+    Code.USAGE: "the command was called wrongly",
+    Code.NOT_FOUND: "what was named does not exist",
+    Code.UNHEALTHY: "doctor found warnings or problems",
+    Code.INTERRUPTED: "interrupted by Ctrl-C",
+    Code.BROKEN_PIPE: "whoever read the output has gone",
+}
+
+
+class NotFound(click.ClickException):
+    """Something that was named is not there."""
+
+    exit_code = Code.NOT_FOUND
+
+
+class Declined(click.ClickException):
+    """The user was asked, and said no."""
+
+    exit_code = Code.ERROR
+
+
+IN_URL = re.compile(r"(\w://[^\s:/@]*:)[^\s/]*@")
+"""User and password of a URL, whatever stands around it."""
+
+
+def explain(error: Exception, *, as_json: bool) -> int:
+    """Say on stderr what went wrong, and give the exit code."""
+    from rowmq.cli.showing import err, json_text, visible  # noqa: PLC0415 - help needs none of it
+
+    code, name, message = story_of(error)
+    message = IN_URL.sub(r"\1***@", message)
+    if as_json:
+        click.echo(json_text({"error": name, "message": message}), err=True)
+        return code
+    if isinstance(error, click.UsageError) and error.ctx is not None:
+        click.echo(error.ctx.get_usage(), err=True)
+        click.echo(f"Try '{error.ctx.command_path} --help' for help.\n", err=True)
+    called = f"{name}: " if isinstance(error, RowMQError) else ""
+    sentence = visible(f"{called}{message}")
+    err().print(("error: ", "bold red"), sentence, soft_wrap=True)
+    return code
+
+
+def story_of(error: Exception) -> tuple[int, str, str]:
+    """The exit code of an error, what it is called, and what it says."""
+    if isinstance(error, click.UsageError):
+        return Code.USAGE, "UsageError", error.format_message()
+    if isinstance(error, click.ClickException):
+        name = "Error" if type(error) is click.ClickException else type(error).__name__
+        return error.exit_code, name, error.format_message()
+    missing = isinstance(error, UnknownGroup | UnknownSchedule)
+    return Code.NOT_FOUND if missing else Code.ERROR, type(error).__name__, str(error)

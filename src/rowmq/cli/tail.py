@@ -1,0 +1,200 @@
+"""`rowmq tail`: follow a topic by reading its log. No group is made, and nobody notices."""
+
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+from rich.text import Text
+
+import rowmq
+from rowmq.cli import names, options
+from rowmq.cli.commands import Command
+from rowmq.cli.options import Database
+from rowmq.cli.showing import Screen, compact, emit, out, payload_fields, visible
+from rowmq.cli.topics import find_topic
+from rowmq.cli.values import place_of
+
+__all__ = ["tail"]
+
+BATCH = 1_000
+"""How many messages are read at once."""
+
+PAUSE_SECONDS = (0.1, 1.0)
+"""How long to wait for more: at first, and at most while there is nothing."""
+
+Offsets = dict[str | None, int]
+
+
+@click.command(cls=Command)
+@click.argument("topic", shell_complete=names.topics)
+@click.option(
+    "--from",
+    "start",
+    metavar="earliest|OFFSET|TIME",
+    help="Begin with the first message there is, with an offset, or with what was published at "
+    "or after a time. Without it, with the next message.",
+)
+@click.option("-n", "last", type=click.IntRange(0), help="Show the last so many messages first.")
+@click.option("--key", help="Only messages with this key.")
+@click.option("--limit", type=click.IntRange(1), help="End after so many messages.")
+@click.option("--follow/--no-follow", default=True, help="Wait for more, or end.")
+@options.database
+@options.as_json
+def tail(
+    database: Database,
+    topic: str,
+    *,
+    start: str | None,
+    last: int | None,
+    key: str | None,
+    limit: int | None,
+    follow: bool,
+    as_json: bool,
+) -> None:
+    """Follow a topic, without consuming it.
+
+    Messages of one key come in their order; with --json, one to a line.
+
+    For example:
+      rowmq tail orders -n 10
+      rowmq tail orders --from 2026-03-01T09:30:00Z --key customer-42
+      rowmq tail orders --from earliest --no-follow --json > orders.jsonl
+    """
+    if start is not None and last is not None:
+        raise click.UsageError("give --from or -n, but not both")
+    place = None if start is None else place_of(start, words=("earliest",), option="--from")
+    with database.open() as mq:
+        if not follow:
+            find_topic(mq, topic)
+        reader = Reader(mq, topic, key)
+        if place is None and last is None and not follow:
+            place = "earliest"
+        messages = reader.begin(place, last or 0)
+        shown = show_all(messages, limit, as_json=as_json)
+        if follow:
+            rest = None if limit is None else limit - shown
+            if rest is None or rest > 0:
+                show_all(reader.follow(), rest, as_json=as_json)
+
+
+class Reader:
+    """Reads a topic, and remembers which offset comes next in each partition."""
+
+    def __init__(self, mq: rowmq.RowMQ, topic: str, key: str | None) -> None:
+        self.mq = mq
+        self.topic = topic
+        self.key = key
+        self.next: Offsets = {}
+
+    def begin(self, place: str | int | datetime | None, last: int) -> Iterator[Any]:
+        """Messages from a place on, or the last so many, up to now."""
+        partitions = [
+            info
+            for info in self.mq.partitions(self.topic)
+            if self.key is None or info.key == self.key
+        ]
+        ends = {info.key: info.last_offset + 1 for info in partitions}
+        if place is None:
+            yield from self.newest(partitions, last)
+        elif isinstance(place, int):
+            self.next = dict.fromkeys(ends, place)
+            yield from self.read()
+        else:
+            yield from self.read(since=place if isinstance(place, datetime) else None)
+        for key, end in ends.items():
+            # What is older than asked for is not to come later.
+            self.next[key] = max(self.next.get(key, 1), end)
+
+    def newest(self, partitions: list[rowmq.PartitionInfo], count: int) -> list[Any]:
+        """The last messages of all. Times rise within a partition: so the newest so many are in
+        those partitions whose last messages are the newest.
+        """
+        held = [info for info in partitions if info.messages]
+        if not held or not count:
+            return []
+        if len(held) > count:
+            heads = self.at({p.key: p.last_offset for p in partitions}, limit=len(held))
+            newest = {head.key for head in sorted(heads, key=when)[-count:]}
+            held = [info for info in held if info.key in newest]
+        places = {info.key: info.last_offset + 1 for info in partitions}
+        places |= {info.key: max(1, info.last_offset + 1 - count) for info in held}
+        return sorted(self.at(places, limit=count * len(held)), key=when)[-count:]
+
+    def at(self, places: Offsets, *, limit: int) -> list[Any]:
+        return self.mq.read(self.topic, key=self.key, from_offset=places, limit=limit)
+
+    def read(self, since: datetime | None = None) -> Iterator[Any]:
+        """All that there is from where we are on, a batch at a time."""
+        while True:
+            found = self.mq.read(
+                self.topic, key=self.key, from_offset=self.next, since=since, limit=BATCH
+            )
+            for message in found:
+                self.next[message.key] = message.offset + 1
+            yield from sorted(found, key=when)
+            if len(found) < BATCH:
+                return
+
+    def follow(self) -> Iterator[Any]:
+        """What is published from now on."""
+        shortest, longest = PAUSE_SECONDS
+        pause = shortest
+        while True:
+            some = False
+            for message in self.read():
+                some = True
+                yield message
+            pause = shortest if some else min(pause * 1.5, longest)
+            time.sleep(pause)
+
+
+def when(message: rowmq.Message[Any]) -> tuple[datetime, str, int]:
+    """The order of messages of several partitions."""
+    return (
+        message.published_at or datetime.min.replace(tzinfo=UTC),
+        message.key or "",
+        message.offset,
+    )
+
+
+def show_all(messages: Iterator[Any], limit: int | None, *, as_json: bool) -> int:
+    """Print messages, at most so many; how many it were."""
+    screen = out()
+    shown = 0
+    for message in messages:
+        if as_json:
+            emit(message_fields(message))
+        else:
+            show(screen, message)
+        shown += 1
+        if shown == limit:
+            break
+    return shown
+
+
+def show(screen: Screen, message: rowmq.Message[Any]) -> None:
+    """A message for people: when, key, offset, id, payload, headers."""
+    published = message.published_at or datetime.now(UTC)
+    line = Text()
+    line.append(published.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + "Z ", "dim")
+    line.append(visible(message.key) if message.key else "-", "cyan" if message.key else "dim")
+    line.append(f" {message.offset} ", "bold")
+    line.append(visible(message.id or "") + " ", "dim")
+    line.append(visible(compact(message.payload)))
+    for name, value in message.headers.items():
+        line.append(f" {visible(name)}={visible(value)}", "magenta")
+    screen.print(line, soft_wrap=True)
+
+
+def message_fields(message: rowmq.Message[Any]) -> dict[str, Any]:
+    return {
+        "topic": message.topic,
+        "key": message.key,
+        "offset": message.offset,
+        "id": message.id,
+        "published_at": message.published_at,
+        "headers": dict(message.headers),
+        **payload_fields(message.payload),
+    }

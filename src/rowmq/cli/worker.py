@@ -1,0 +1,134 @@
+"""`rowmq worker`: run an app's handlers."""
+
+import sys
+from collections.abc import Collection
+
+import click
+
+import rowmq
+from rowmq.cli.commands import Command
+from rowmq.cli.health import Address, address_of, serve_health
+from rowmq.cli.loading import load_app
+from rowmq.cli.logs import FORMATS, LEVELS, set_up_logs
+from rowmq.cli.supervisor import URL_VARIABLE, Supervisor, command_of, live_with_parent
+
+__all__ = ["worker"]
+
+WORK_LEFT = 5
+"""The exit code of a worker whose handlers did not end in time."""
+
+
+def names_of(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> list[str] | None:
+    """Names given one by one, or separated by commas."""
+    names = [name for value in values for name in value.split(",") if name]
+    return names if values else None
+
+
+def address(_: click.Context, __: click.Parameter, value: str | None) -> Address | None:
+    return None if value is None else address_of(value)
+
+
+@click.command(cls=Command)
+@click.argument("app", metavar="MODULE:APP")
+@click.option(
+    "--processes",
+    "-p",
+    type=click.IntRange(1, 1000),
+    default=1,
+    show_default=True,
+    help="How many processes; one that dies is started again.",
+)
+@click.option(
+    "--queues",
+    multiple=True,
+    callback=names_of,
+    help="Only the handlers of these queues, separated by commas.",
+)
+@click.option(
+    "--topics",
+    multiple=True,
+    callback=names_of,
+    help="Only the handlers of these topics, separated by commas.",
+)
+@click.option("--url", envvar=URL_VARIABLE, help="The database, in place of the app's own.")
+@click.option(
+    "--health",
+    metavar="[HOST:]PORT",
+    callback=address,
+    help="Answer health checks there over HTTP: 200 or 503, and JSON.",
+)
+@click.option(
+    "--graceful-timeout",
+    type=click.FloatRange(min=0),
+    metavar="SECONDS",
+    help="How long handlers have to end after SIGTERM, in place of the app's own.",
+)
+@click.option(
+    "--log-format",
+    type=click.Choice(FORMATS),
+    default="text",
+    show_default=True,
+    envvar="ROWMQ_LOG_FORMAT",
+    show_envvar=True,
+    help="Lines for people, or JSON for programs; to stderr.",
+)
+@click.option(
+    "--log-level",
+    type=click.Choice(LEVELS),
+    default="info",
+    show_default=True,
+    envvar="ROWMQ_LOG_LEVEL",
+    show_envvar=True,
+)
+def worker(
+    app: str,
+    *,
+    processes: int,
+    queues: Collection[str] | None,
+    topics: Collection[str] | None,
+    url: str | None,
+    health: Address | None,
+    graceful_timeout: float | None,
+    log_format: str,
+    log_level: str,
+) -> None:
+    """Run the handlers of an app, until SIGTERM or SIGINT (Ctrl-C).
+
+    MODULE is imported from the current directory or from what is installed. After the first signal,
+    what was not begun is given back and handlers may end; a second signal ends it at once. Exit
+    code 5 says that handlers did not end in time: their messages come again.
+
+    For example:
+      rowmq worker shop.tasks:app
+      rowmq worker shop.tasks:app --processes 4 --health 8080
+      rowmq worker shop.tasks:app --queues emails,reports --log-format json
+    """
+    set_up_logs(log_format, log_level)
+    found = load_app(app)
+    found.configure(url=url, graceful_timeout=graceful_timeout)
+    found.chosen(queues=queues, topics=topics)
+    if processes == 1:
+        sys.exit(run_here(found, queues, topics, health))
+    options = [f"--log-format={log_format}", f"--log-level={log_level}"]
+    options += [] if graceful_timeout is None else [f"--graceful-timeout={graceful_timeout}"]
+    options += [] if queues is None else [f"--queues={','.join(queues)}"]
+    options += [] if topics is None else [f"--topics={','.join(topics)}"]
+    supervisor = Supervisor(
+        processes,
+        command_of(app, options),
+        url=url,
+        graceful_timeout=found.graceful_timeout,
+    )
+    with serve_health(health, supervisor.health):
+        sys.exit(supervisor.run())
+
+
+def run_here(
+    app: rowmq.App,
+    queues: Collection[str] | None,
+    topics: Collection[str] | None,
+    health: Address | None,
+) -> int:
+    live_with_parent(app.health, app.stop)
+    with serve_health(health, app.health):
+        return 0 if app.run(queues=queues, topics=topics) else WORK_LEFT

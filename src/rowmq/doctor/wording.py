@@ -1,0 +1,47 @@
+"""How figures are said to people, and what is left out of a statement that is shown."""
+
+import re
+
+__all__ = ["count", "duration", "shortened", "size"]
+
+SHOWN_CHARS = 60
+"""How much of a statement is shown."""
+
+# Strings of all kinds, also ones whose end was cut off, and numbers.
+_LITERALS = re.compile(
+    r"""'(?:[^'\\]|\\.|'')*(?:'|$) | "(?:[^"\\]|\\.|"")*$ | \$(\w*)\$.*?(?:\$\1\$|$)
+      | (?<![\w$"])\d[\w.]*""",
+    re.VERBOSE | re.DOTALL,
+)
+
+
+def duration(seconds: float) -> str:
+    """A time as people say it: 0.4 ms, 12 s, 5 min, 3 h, 4 days."""
+    if seconds < 1:
+        return f"{seconds * 1000:.3g} ms"
+    for unit, length in (("days", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds:.3g} s"
+
+
+def size(number: float) -> str:
+    """Bytes as people say them."""
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if number < 1024:
+            return f"{number:.3g} {unit}" if unit != "bytes" else f"{number:.0f} bytes"
+        number /= 1024
+    return f"{number:.3g} TiB"
+
+
+def count(number: int, what: str, many: str = "") -> str:
+    """A number of things: 1 job, 2,000 jobs."""
+    return f"{number:,} {what if number == 1 else many or what + 's'}"
+
+
+def shortened(statement: str | None) -> str | None:
+    """The beginning of a statement, without any value that stands in it: it may be a secret."""
+    if not statement:
+        return None
+    text = " ".join(_LITERALS.sub("?", statement).split())
+    return text if len(text) <= SHOWN_CHARS else text[: SHOWN_CHARS - 1] + "…"

@@ -1,0 +1,333 @@
+"""The work itself: who is behind, what was given up on, and what waits for somebody who is gone."""
+
+from collections.abc import Iterator, Sequence
+
+from rowmq.doctor.case import Case
+from rowmq.doctor.wording import count, duration
+from rowmq.message import Finding, WorkerInfo
+from rowmq.store.doctor import (
+    COUNT_MAX,
+    PARTITIONS_MAX,
+    Failures,
+    GroupState,
+    LeftHold,
+    LockState,
+    QueueState,
+    ScheduleState,
+    StaleSubscriber,
+    StuckJob,
+)
+
+__all__ = [
+    "judge_failed",
+    "judge_groups",
+    "judge_holds",
+    "judge_letters",
+    "judge_locks",
+    "judge_queues",
+    "judge_schedules",
+    "judge_stuck_jobs",
+    "judge_subscribers",
+    "judge_workers",
+]
+
+DAY_SECONDS = 86_400.0
+
+
+# --- topics ---------------------------------------------------------------------------------------
+
+
+def judge_groups(groups: Sequence[GroupState], case: Case) -> Iterator[Finding]:
+    bad = [finding for group in groups for finding in judge_group(group, case)]
+    yield from bad
+    if not bad:
+        lag = sum(group.lag for group in groups)
+        yield case.ok(
+            f"{count(len(groups), 'group')}, {count(lag, 'message')} behind together",
+            groups=len(groups),
+            lag=lag,
+        )
+
+
+def judge_group(group: GroupState, case: Case) -> Iterator[Finding]:
+    limits = case.thresholds
+    name = f"group {group.group!r} of topic {group.topic!r}"
+    age = group.oldest_seconds or 0.0
+    some = ", in the first 10,000 keys alone" if group.partitions >= PARTITIONS_MAX else ""
+    behind = f"{count(group.lag, 'message')} behind{some}, the oldest {duration(age)} old"
+    details = {
+        "topic": group.topic,
+        "group": group.group,
+        "lag": group.lag,
+        "keys_behind": group.behind,
+        "oldest_seconds": group.oldest_seconds,
+        "subscribers": group.subscribers,
+        "expired": group.expired,
+    }
+    if group.lag and not group.subscribers and age > limits.seconds("unattended"):
+        yield case.warning(
+            f"nobody consumes {name}: it is {behind}",
+            f"start a subscriber of it; or, if the group is not needed any more, let the topic be "
+            f"collected: mq.drop_group({group.topic!r}, {group.group!r})",
+            **details,
+        )
+    elif age > limits.seconds("lag_age") or group.lag > limits.lag_messages:
+        yield case.warning(
+            f"{name} is {behind}, with {count(group.subscribers, 'subscriber')}",
+            "start more subscribers if there are more keys than subscribers, make the handler "
+            "faster, or see whether one message of a key fails over and over: "
+            f"mq.lag({group.topic!r}, {group.group!r}) shows the keys",
+            **details,
+        )
+    if group.expired:
+        tell = case.warning if group.lag else case.note
+        yield tell(
+            f"retention took {count(group.expired, 'message')} from {name} before it had acked "
+            f"them",
+            f"if that is not meant to be: mq.configure_topic({group.topic!r}, retention=...) "
+            f"longer, or have the group keep up",
+            **details,
+        )
+
+
+def judge_letters(found: Sequence[Failures], case: Case) -> Iterator[Finding]:
+    for letters in found:
+        topic, group = letters.source, letters.group
+        tell = case.warning if letters.number >= case.thresholds.failures else case.note
+        yield tell(
+            f"{many(letters.number, 'dead letter')} of group {group!r} of topic {topic!r}, the "
+            f"oldest {duration(letters.oldest_seconds)} old; most often: {letters.errors[0][0]!r}",
+            f"see them with mq.dead_letters({topic!r}, group={group!r}); once the cause is mended, "
+            f"mq.redrive({topic!r}, group={group!r}) has them delivered again, and "
+            f"mq.purge_dead_letters({topic!r}, group={group!r}) deletes them",
+            topic=topic,
+            group=group,
+            **failures(letters),
+        )
+    if not found:
+        yield case.ok("no dead letters")
+
+
+def judge_failed(found: Sequence[Failures], case: Case) -> Iterator[Finding]:
+    for jobs in found:
+        recent = jobs.newest_seconds < DAY_SECONDS and jobs.number >= case.thresholds.failures
+        tell = case.warning if recent else case.note
+        yield tell(
+            f"{many(jobs.number, 'failed job')} in queue {jobs.source!r}, the newest "
+            f"{duration(jobs.newest_seconds)} old; most often: {jobs.errors[0][0]!r}",
+            f"see them with queue = mq.queue({jobs.source!r}); queue.failed(); once the cause is "
+            f"mended, queue.retry(queue.failed()) has them done again, and "
+            f"queue.prune(state=rowmq.State.FAILED, older_than=0) deletes them",
+            queue=jobs.source,
+            **failures(jobs),
+        )
+    if not found:
+        yield case.ok("no failed jobs")
+
+
+def failures(found: Failures) -> dict[str, object]:
+    return {
+        "count": found.number,
+        "oldest_seconds": found.oldest_seconds,
+        "newest_seconds": found.newest_seconds,
+        "errors": dict(found.errors),
+    }
+
+
+def many(number: int, what: str) -> str:
+    return count(number, what) + (" or more" if number >= COUNT_MAX else "")
+
+
+# --- what waits for somebody who is gone ----------------------------------------------------------
+
+
+def judge_subscribers(found: Sequence[StaleSubscriber], case: Case) -> Iterator[Finding]:
+    limit = case.thresholds.seconds("expired")
+    stale = [s for s in found if s.expired_seconds > limit]
+    for subscriber in stale:
+        group = f"group {subscriber.group!r} of topic {subscriber.topic!r}"
+        details = {
+            "topic": subscriber.topic,
+            "group": subscriber.group,
+            "subscriber": subscriber.name,
+            "expired_seconds": subscriber.expired_seconds,
+            "partitions": subscriber.partitions,
+        }
+        gone = f"{subscriber.name!r} of {group} was last heard of a lease and "
+        gone += f"{duration(subscriber.expired_seconds)} ago"
+        if subscriber.partitions:
+            yield case.warning(
+                f"subscriber {gone}, and nobody has taken over its "
+                f"{count(subscriber.partitions, 'partition')}",
+                f"start a subscriber of the group: it takes them over at once; or drop the group: "
+                f"mq.drop_group({subscriber.topic!r}, {subscriber.group!r})",
+                **details,
+            )
+        else:
+            yield case.note(
+                f"subscriber {gone}; it owns nothing",
+                "nothing to do: the next subscriber of the group forgets it",
+                **details,
+            )
+    if not stale:
+        yield case.ok("no lease has run out that nobody took over")
+
+
+def judge_locks(found: Sequence[LockState], case: Case) -> Iterator[Finding]:
+    limit = case.thresholds.seconds("expired")
+    old = [lock for lock in found if lock.expired_seconds > limit]
+    for queues in sorted({lock.queues for lock in old}):
+        locks = [lock for lock in old if lock.queues == queues]
+        jobs, age = sum(lock.jobs for lock in locks), max(lock.expired_seconds for lock in locks)
+        named = ", ".join(map(repr, queues))
+        yield case.warning(
+            f"{count(jobs, 'job')} of queue {named} {'was' if jobs == 1 else 'were'} claimed by a "
+            f"worker that is gone, up to {duration(age)} past the lock's end, and nobody has "
+            f"asked for jobs since",
+            f"start a worker that polls {named}: its first poll gives them back",
+            queues=list(queues),
+            jobs=jobs,
+            owners=sorted({lock.owner for lock in locks})[:10],
+            expired_seconds=age,
+        )
+    if not old:
+        yield case.ok("no lock of a job has run out that was not given back")
+
+
+def judge_stuck_jobs(found: Sequence[StuckJob], case: Case) -> Iterator[Finding]:
+    for job in found:
+        lost = job.deliveries - job.attempts
+        yield case.warning(
+            f"job {job.id} of queue {job.queue!r} was handed out {job.deliveries} times, and "
+            f"{lost} times nobody settled it",
+            f"its handler takes longer than lock_timeout, or kills its process: raise "
+            f"lock_timeout, or give max_deliveries= to have it given up; "
+            f"mq.queue({job.queue!r}).get({job.id}) shows it",
+            queue=job.queue,
+            job_id=job.id,
+            deliveries=job.deliveries,
+            attempts=job.attempts,
+        )
+    if not found:
+        yield case.ok("no job is handed out over and over")
+
+
+def judge_queues(queues: Sequence[QueueState], case: Case) -> Iterator[Finding]:
+    bad = [finding for queue in queues for finding in judge_queue(queue, case)]
+    yield from bad
+    if not bad:
+        yield case.ok(f"{count(len(queues), 'queue')}; no job waits for long", queues=len(queues))
+
+
+def judge_queue(queue: QueueState, case: Case) -> Iterator[Finding]:
+    limits = case.thresholds
+    due, last = queue.due_seconds or 0.0, queue.finished_seconds
+    details = {
+        "queue": queue.queue,
+        "oldest_due_seconds": queue.due_seconds,
+        "finished_seconds_ago": last,
+    }
+    waits = f"its first job has been due for {duration(due)}"
+    if queue.paused:
+        yield case.note(
+            f"queue {queue.queue!r} is paused" + (f", and {waits}" if due else ""),
+            f"if that is not meant to be: mq.queue({queue.queue!r}).resume()",
+            **details,
+        )
+    elif due > limits.seconds("unattended") and (last is None or last > due):
+        yield case.warning(
+            f"nobody works off queue {queue.queue!r}: {waits}, and nothing was finished since",
+            f"start a worker that polls {queue.queue!r}, with every kind of job that it has",
+            **details,
+        )
+    elif due > limits.seconds("due_age"):
+        yield case.warning(
+            f"queue {queue.queue!r} is behind: {waits}",
+            "raise its limits (rate, max_in_flight), or start more workers"
+            if queue.limited
+            else "start more workers, or make the handler faster",
+            **details,
+        )
+
+
+def judge_holds(found: Sequence[LeftHold], case: Case) -> Iterator[Finding]:
+    limit = case.thresholds.seconds("long_transaction")
+    old = [hold for hold in found if hold.seconds > limit]
+    for hold in old:
+        yield case.note(
+            f"job {hold.job_id} was begun in hold() {duration(hold.seconds)} ago and not ended "
+            f"({count(hold.starts, 'time')} so far)",
+            "if it is still being worked on, all is well; else its worker died, and the next "
+            "hold() counts that as a failure",
+            job_id=hold.job_id,
+            starts=hold.starts,
+            age_seconds=hold.seconds,
+        )
+    if not old:
+        yield case.ok("no job has been held for long")
+
+
+# --- schedules and workers ------------------------------------------------------------------------
+
+
+def judge_schedules(found: Sequence[ScheduleState], case: Case) -> Iterator[Finding]:
+    limit = case.thresholds.seconds("unattended")
+    bad = False
+    for schedule in found:
+        due = schedule.due_seconds or 0.0
+        details = {"schedule": schedule.name, "due_seconds": schedule.due_seconds}
+        if schedule.paused:
+            bad = True
+            yield case.note(
+                f"schedule {schedule.name!r} is paused",
+                f"if that is not meant to be: mq.cron.resume({schedule.name!r})",
+                **details,
+            )
+        elif due > limit:
+            bad = True
+            yield case.warning(
+                f"schedule {schedule.name!r} should have fired {duration(due)} ago, and nobody "
+                f"tends schedules",
+                "start a worker (an App), or a client that installs a schedule: either tends all "
+                "schedules; or remove it: "
+                f"mq.cron.remove({schedule.name!r})",
+                **details,
+            )
+    if not bad:
+        yield case.ok(f"{count(len(found), 'schedule')}, none of them late", schedules=len(found))
+
+
+def judge_workers(found: Sequence[WorkerInfo], case: Case) -> Iterator[Finding]:
+    alive = [worker for worker in found if worker.alive]
+    bad = False
+    for worker in found:
+        if worker.alive:
+            continue
+        bad = True
+        replaced = any(other.app == worker.app for other in alive)
+        where = (
+            f"worker {worker.name!r} of app {worker.app!r} on {worker.host} (process {worker.pid})"
+        )
+        tell = case.note if replaced else case.warning
+        yield tell(
+            f"{where} has died; it was last heard of at {worker.seen_at:%Y-%m-%d %H:%M:%S} UTC"
+            + ("" if replaced else ", and no other worker of this app is there"),
+            "see its log. What it had claimed goes to another worker when its lock runs out"
+            if replaced
+            else f"start a worker of app {worker.app!r} again, and see the log of that one",
+            worker=worker.name,
+            app=worker.app,
+            host=worker.host,
+            pid=worker.pid,
+            seen_at=worker.seen_at,
+        )
+    versions = sorted({worker.version for worker in alive})
+    if len(versions) > 1:
+        bad = True
+        yield case.note(
+            f"workers of different versions are at work: {', '.join(versions)}",
+            "if this is not the middle of a deployment, bring all of them to the same version",
+            versions=versions,
+        )
+    if not bad:
+        yield case.ok(f"{count(len(alive), 'worker')} at work", workers=len(alive))

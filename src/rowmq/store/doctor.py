@@ -1,0 +1,515 @@
+"""What `doctor` looks at: figures only. What they mean is decided in `rowmq.doctor`.
+
+Every look is cheap on tables of any size: it reads counters, the ends of indexes, the catalogue, or
+a part whose size is bounded. What is the same on every database is here; the settings, locks and
+sizes of each are in `doctor_postgres`, `doctor_mysql` and `doctor_sqlite`.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from rowmq.errors import SchemaError
+from rowmq.message import WorkerInfo
+from rowmq.progress import State
+from rowmq.store.dialect import TABLES, Dialect, as_text, as_text_or_none
+from rowmq.store.doctor_schema import Blueprint, blueprint_of
+from rowmq.store.schema import Schema
+from rowmq.store.statement import Operation, Result, Statement
+from rowmq.store.workers import LIST as WORKERS
+from rowmq.store.workers import worker_of
+
+__all__ = [
+    "COUNT_MAX",
+    "PARTITIONS_MAX",
+    "SAMPLE",
+    "Catalogue",
+    "Examination",
+    "Failures",
+    "GroupState",
+    "Identity",
+    "IndexState",
+    "LeftHold",
+    "LockState",
+    "QueueState",
+    "ScheduleState",
+    "SchemaState",
+    "StaleSubscriber",
+    "StuckJob",
+    "Transaction",
+]
+
+PARTITIONS_MAX = 10_000
+"""How many partitions of a topic are looked at."""
+
+SAMPLE = 1_000
+"""How many of the newest failures are read, and how many jobs at the head of a lane."""
+
+COUNT_MAX = 10_000
+"""How far anything is counted."""
+
+ROWS_MAX = 500
+"""How many groups, queues, topics, schedules and so on are looked at."""
+
+
+class Identity(NamedTuple):
+    """Which server this is, as it says itself."""
+
+    product: str
+    version: str
+    number: tuple[int, ...]
+    user: str
+    database: str
+    place: str
+    standby: bool = False
+
+
+class IndexState(NamedTuple):
+    """An index that is there."""
+
+    table: str
+    name: str
+    columns: tuple[str, ...]
+    unique: bool
+    valid: bool = True
+
+
+class Catalogue(NamedTuple):
+    """What should be there, and what is: the columns by table, and the indexes."""
+
+    blueprint: Blueprint
+    columns: dict[str, set[str]]
+    indexes: list[IndexState]
+
+
+class SchemaState(NamedTuple):
+    """The version of the tables, the one that this library wants, and what is wrong with it."""
+
+    version: int
+    latest: int
+    error: SchemaError | None
+
+
+class GroupState(NamedTuple):
+    """How far a group is behind, in the partitions that were looked at."""
+
+    topic: str
+    group: str
+    subscribers: int
+    expired: int
+    partitions: int
+    behind: int
+    lag: int
+    oldest_seconds: float | None
+
+
+class Failures(NamedTuple):
+    """What was given up on: dead letters of a topic and group, or failed jobs of a queue."""
+
+    source: str
+    group: str | None
+    number: int
+    oldest_seconds: float
+    newest_seconds: float
+    errors: list[tuple[str, int]]
+    """The most frequent ones of the newest failures."""
+
+
+class StaleSubscriber(NamedTuple):
+    """A subscriber whose lease has run out and that is still registered."""
+
+    topic: str
+    group: str
+    name: str
+    expired_seconds: float
+    partitions: int
+
+
+class QueueState(NamedTuple):
+    """A queue: since when its first job is due, and when one was finished last."""
+
+    queue: str
+    paused: bool
+    limited: bool
+    due_seconds: float | None
+    finished_seconds: float | None
+
+
+class LockState(NamedTuple):
+    """A lock of jobs that has run out; queues as its jobs have them."""
+
+    owner: str
+    queues: tuple[str, ...]
+    jobs: int
+    expired_seconds: float
+
+
+class StuckJob(NamedTuple):
+    """A job that was handed out often and not settled."""
+
+    queue: str
+    id: int
+    deliveries: int
+    attempts: int
+
+
+class LeftHold(NamedTuple):
+    """A note that a job was begun in a transaction."""
+
+    job_id: int
+    starts: int
+    seconds: float
+
+
+class ScheduleState(NamedTuple):
+    """A schedule, and for how long it has been due."""
+
+    name: str
+    paused: bool
+    due_seconds: float | None
+
+
+class Transaction(NamedTuple):
+    """A transaction of somebody else that has been open for long."""
+
+    id: int
+    """What the server knows its connection by."""
+    seconds: float
+    user: str | None
+    application: str | None
+    state: str | None
+    statement: str | None
+    holds_back: bool
+    """Whether it keeps old rows from being cleaned up."""
+
+
+class Examination:
+    """What can be asked of every database."""
+
+    def __init__(self, dialect: Dialect, schema: Schema) -> None:
+        self.dialect = dialect
+        self.schema = schema
+
+    # --- how to ask -------------------------------------------------------------------------------
+
+    def ask(self, name: str, template: str, params: Sequence[Any] = ()) -> Operation[Result]:
+        """Run one statement, which is a transaction by itself: it keeps nobody waiting."""
+        sql = self.dialect.sql(template)
+        return (yield Statement(f"doctor.{name}", sql, params, sole=True))
+
+    def tables(self) -> list[str]:
+        """The names of all tables."""
+        return [f"{self.dialect.prefix}{table}" for table in TABLES]
+
+    # --- the server and its tables ----------------------------------------------------------------
+
+    def clock(self) -> Operation[int]:
+        """The database's clock, in microseconds."""
+        result = yield from self.ask("clock", "SELECT {now}")
+        return int(result.rows[0][0])
+
+    def identity(self) -> Operation[Identity]:
+        """Which server this is."""
+        raise NotImplementedError
+
+    def version(self) -> Operation[SchemaState]:
+        """The version of the tables."""
+        version = yield from self.schema.version()
+        error = yield from self.schema.check()
+        return SchemaState(version, self.schema.migrations()[-1].version, error)
+
+    def catalogue(self) -> Operation[Catalogue]:
+        """What there is of the tables that the database's version should have."""
+        version = yield from self.schema.version()
+        known = [m for m in self.schema.migrations() if m.version <= version]
+        columns: dict[str, set[str]] = {}
+        for table, column in (yield from self.columns()):
+            columns.setdefault(table, set()).add(column)
+        return Catalogue(blueprint_of(known), columns, (yield from self.indexes()))
+
+    def columns(self) -> Operation[list[tuple[str, str]]]:
+        """Every table and column of ours that is there."""
+        raise NotImplementedError
+
+    def indexes(self) -> Operation[list[IndexState]]:
+        """Every index on a table of ours."""
+        raise NotImplementedError
+
+    # --- topics -----------------------------------------------------------------------------------
+
+    def groups(self) -> Operation[list[GroupState]]:
+        """How far each group is behind."""
+        states = []
+        found = yield from self.ask("groups", GROUPS, (ROWS_MAX,))
+        for id, topic, group, expired, subscribers, done, now in found:
+            params = (topic, PARTITIONS_MAX, id)
+            result = yield from self.ask("lag", BEHIND, params)
+            partitions, behind, lag, oldest = result.rows[0]
+            state = GroupState(
+                topic=as_text(topic),
+                group=as_text(group),
+                subscribers=int(subscribers),
+                expired=int(expired),
+                partitions=int(partitions),
+                behind=int(behind or 0),
+                lag=max(0, int(lag or 0) - int(done or 0)),
+                oldest_seconds=None if oldest is None else seconds(now - oldest),
+            )
+            states.append(state)
+        return states
+
+    def letters(self) -> Operation[list[Failures]]:
+        """The dead letters, by topic and group."""
+        found: list[Failures] = []
+        topic: Any = self.dialect.text("")
+        for _ in range(ROWS_MAX):
+            result = yield from self.ask("letter_topic", LETTER_TOPIC, (topic,))
+            topic = result.rows[0][0]
+            if topic is None:
+                break
+            rows = (yield from self.ask("letters", LETTERS, (topic, SAMPLE))).rows
+            count, oldest = (
+                yield from self.ask("count_letters", COUNT_LETTERS, (topic, topic))
+            ).rows[0]
+            found += letters_of(as_text(topic), [tuple(row) for row in rows], int(count), oldest)
+        return found
+
+    # --- queues -----------------------------------------------------------------------------------
+
+    def failed(self) -> Operation[list[Failures]]:
+        """The failed jobs, by queue."""
+        found = []
+        queues = yield from self.ask("failed_queues", FAILED_QUEUES, (ROWS_MAX,))
+        for id, queue, oldest, now in queues:
+            if oldest is None:
+                continue
+            rows = (yield from self.ask("failed", FAILED, (id, SAMPLE))).rows
+            count = (yield from self.ask("count_failed", COUNT_FAILED, (id,))).rows[0][0]
+            newest = max((row[0] for row in rows), default=oldest)
+            ages = (seconds(now - oldest), seconds(now - newest))
+            errors = frequent(row[1] for row in rows)
+            found.append(Failures(as_text(queue), None, int(count), *ages, errors))
+        return found
+
+    def queues(self) -> Operation[list[QueueState]]:
+        """Since when the first job of each queue is due."""
+        due: dict[int, int] = {}
+        for _, queue_id, first in (yield from self.ask("lanes", LANES, (ROWS_MAX,))):
+            if first is not None:
+                due[queue_id] = min(first, due.get(queue_id, first))
+        states = []
+        for id, queue, paused, limited, done, failed, now in (
+            yield from self.ask("queues", QUEUES, (ROWS_MAX,))
+        ):
+            last = max((at for at in (done, failed) if at is not None), default=None)
+            state = QueueState(
+                queue=as_text(queue),
+                paused=bool(paused),
+                limited=bool(limited),
+                due_seconds=seconds(now - due[id]) if due.get(id, now) < now else None,
+                finished_seconds=None if last is None else seconds(now - last),
+            )
+            states.append(state)
+        return states
+
+    def stale_subscribers(self) -> Operation[list[StaleSubscriber]]:
+        """Subscribers whose lease has run out."""
+        result = yield from self.ask("stale_subscribers", STALE, (ROWS_MAX,))
+        return [
+            StaleSubscriber(as_text(t), as_text(g), as_text(name), seconds(us), int(owned))
+            for t, g, name, us, owned in result
+        ]
+
+    def expired_locks(self) -> Operation[list[LockState]]:
+        """Locks of jobs that have run out and were not given back."""
+        names = yield from self._lane_names()
+        result = yield from self.ask("expired_locks", EXPIRED_LOCKS, (ROWS_MAX,))
+        states = []
+        for owner, us, claimed, settled in result:
+            marks = as_text(settled)
+            entries = [
+                e
+                for e, mark in zip(self.dialect.unpack(claimed), marks, strict=False)
+                if mark == "0"
+            ]
+            queues = sorted({names.get(entry[1], "?") for entry in entries})
+            states.append(LockState(as_text(owner), tuple(queues), len(entries), seconds(us)))
+        return states
+
+    def stuck_jobs(self, *, deliveries: int) -> Operation[list[StuckJob]]:
+        """Jobs near the head of their lanes that were handed out so often without being settled."""
+        names = yield from self._lane_names()
+        found: list[StuckJob] = []
+        for id, _, first in (yield from self.ask("lanes", LANES, (ROWS_MAX,))):
+            if first is not None:
+                params = (id, SAMPLE, deliveries)
+                rows = yield from self.ask("stuck_jobs", STUCK, params)
+                found += [StuckJob(names.get(id, "?"), *row) for row in rows]
+        return found
+
+    def left_holds(self) -> Operation[list[LeftHold]]:
+        """Notes of jobs that were begun in a transaction."""
+        result = yield from self.ask("left_holds", HOLDS, (ROWS_MAX,))
+        return [LeftHold(id, starts, seconds(us)) for id, starts, us in result]
+
+    def _lane_names(self) -> Operation[dict[int, str]]:
+        result = yield from self.ask("lane_names", LANE_NAMES, (10 * ROWS_MAX,))
+        return {id: as_text(queue) for id, queue in result}
+
+    # --- schedules and workers --------------------------------------------------------------------
+
+    def schedules(self) -> Operation[list[ScheduleState]]:
+        """For how long each schedule has been due."""
+        result = yield from self.ask("schedules", SCHEDULES, (ROWS_MAX,))
+        return [
+            ScheduleState(
+                as_text(name), bool(paused), None if at is None or at > now else seconds(now - at)
+            )
+            for name, paused, at, now in result
+        ]
+
+    def workers(self) -> Operation[list[WorkerInfo]]:
+        """Who runs handlers, or did until lately."""
+        found = yield from self.ask("workers", WORKERS)
+        return [
+            worker_of(as_text(name), times, as_text(facts), as_text(running))
+            for name, *times, facts, running in found
+        ]
+
+    def largest_payload(self) -> Operation[int | None]:
+        """The largest payload that the settings of any topic or queue allow."""
+        result = yield from self.ask("largest_payload", LARGEST)
+        return max((int(row[0]) for row in result if row[0] is not None), default=None)
+
+
+def seconds(micros: Any) -> float:
+    """Seconds of microseconds, which a database may give in any kind of number."""
+    return int(micros) / 1_000_000
+
+
+def frequent(errors: Any, most: int = 3) -> list[tuple[str, int]]:
+    """The first lines of the most frequent errors, and how often each is there."""
+    counts: dict[str, int] = {}
+    for error in errors:
+        text = (as_text_or_none(error) or "").strip()
+        line = text.splitlines()[0] if text else "(no error given)"
+        counts[line] = counts.get(line, 0) + 1
+    return sorted(counts.items(), key=lambda item: -item[1])[:most]
+
+
+def letters_of(
+    topic: str, rows: Sequence[tuple[Any, ...]], count: int, oldest: int
+) -> list[Failures]:
+    """The dead letters of a topic by group; of many, each group's part of the newest ones."""
+    groups: dict[str, list[tuple[Any, ...]]] = {}
+    for row in rows:
+        groups.setdefault(as_text(row[0]), []).append(row)
+    found = []
+    for group, own in groups.items():
+        now = own[0][3]
+        ages = [seconds(now - row[1]) for row in own]
+        alone = len(groups) == 1
+        oldest_seconds = seconds(now - oldest) if alone else max(ages)
+        errors = frequent(row[2] for row in own)
+        number = count if alone else len(own)
+        found.append(Failures(topic, group, number, oldest_seconds, min(ages), errors))
+    return found
+
+
+GROUPS = f"""
+    SELECT g.id, g.topic, g.consumer_group, g.expired,
+           (SELECT COUNT(*) FROM {{subscribers}} s
+            WHERE s.group_id = g.id AND s.expires_at > {{now}}),
+           (SELECT SUM(d.last_offset - d.first_offset + 1) FROM {{delivery_state}} d
+            WHERE d.group_id = g.id AND d.state = {int(State.ACKED)}),
+           {{now}}
+    FROM {{groups}} g ORDER BY g.id LIMIT ?"""
+
+# The age of the first message that is not acked is looked up only where there is one.
+BEHIND = """
+    SELECT COUNT(*), SUM(CASE WHEN b.lag > 0 THEN 1 ELSE 0 END), SUM(b.lag), MIN(b.oldest)
+    FROM (
+        SELECT w.lag, CASE WHEN w.lag > 0 THEN
+                   (SELECT m.published_at FROM {messages} m
+                    WHERE m.partition_id = w.id AND m.message_offset > w.acked
+                    ORDER BY m.partition_id, m.message_offset LIMIT 1)
+               END AS oldest
+        FROM (
+            SELECT p.id, COALESCE(o.offset_acked, p.first_offset - 1) AS acked,
+                   p.next_offset - 1 - COALESCE(o.offset_acked, p.first_offset - 1) AS lag
+            FROM (
+                SELECT id, first_offset, next_offset FROM {partitions}
+                WHERE topic = ? ORDER BY topic, id LIMIT ?
+            ) p
+            LEFT JOIN {offsets} o ON o.group_id = ? AND o.partition_id = p.id
+        ) w
+    ) b"""
+
+# The topics one after the other, each by a step in the index.
+LETTER_TOPIC = "SELECT MIN(origin_topic) FROM {dead_letters} WHERE origin_topic > ?"
+
+LETTERS = """
+    SELECT consumer_group, failed_at, SUBSTR(error, 1, 200), {now} FROM {dead_letters}
+    WHERE origin_topic = ?
+    ORDER BY origin_topic DESC, failed_at DESC, partition_id DESC, message_offset DESC LIMIT ?"""
+
+COUNT_LETTERS = f"""
+    SELECT (SELECT COUNT(*) FROM (
+                SELECT 1 AS one FROM {{dead_letters}} WHERE origin_topic = ? LIMIT {COUNT_MAX}) c),
+           (SELECT MIN(failed_at) FROM {{dead_letters}} WHERE origin_topic = ?)"""
+
+FAILED_QUEUES = """
+    SELECT q.id, q.queue,
+           (SELECT MIN(f.finished_at) FROM {failed} f WHERE f.queue_id = q.id), {now}
+    FROM {queues} q ORDER BY q.id LIMIT ?"""
+
+FAILED = """
+    SELECT finished_at, SUBSTR(error, 1, 200) FROM {failed}
+    WHERE queue_id = ? ORDER BY queue_id DESC, finished_at DESC, job_id DESC LIMIT ?"""
+
+COUNT_FAILED = f"""
+    SELECT COUNT(*) FROM (
+        SELECT 1 AS one FROM {{failed}} WHERE queue_id = ? LIMIT {COUNT_MAX}) c"""
+
+QUEUES = """
+    SELECT q.id, q.queue, q.paused,
+           CASE WHEN q.max_in_flight IS NULL AND q.rate IS NULL THEN 0 ELSE 1 END,
+           (SELECT MAX(c.finished_at) FROM {completed} c WHERE c.queue_id = q.id),
+           (SELECT MAX(f.finished_at) FROM {failed} f WHERE f.queue_id = q.id), {now}
+    FROM {queues} q ORDER BY q.id LIMIT ?"""
+
+LANES = """
+    SELECT l.id, l.queue_id,
+           (SELECT r.due_at FROM {ready} r WHERE r.lane_id = l.id
+            ORDER BY r.lane_id, r.due_at, r.job_id LIMIT 1)
+    FROM {lanes} l ORDER BY l.id LIMIT ?"""
+
+LANE_NAMES = """
+    SELECT l.id, q.queue FROM {lanes} l JOIN {queues} q ON q.id = l.queue_id
+    ORDER BY l.id LIMIT ?"""
+
+STALE = """
+    SELECT g.topic, g.consumer_group, s.subscriber_name, {now} - s.expires_at,
+           (SELECT COUNT(*) FROM {offsets} o
+            WHERE o.group_id = s.group_id AND o.leased_by = s.id)
+    FROM {subscribers} s JOIN {groups} g ON g.id = s.group_id
+    WHERE s.expires_at <= {now} ORDER BY s.expires_at LIMIT ?"""
+
+EXPIRED_LOCKS = """
+    SELECT owner, {now} - locked_until, claimed, settled FROM {locks}
+    WHERE locked_until <= (SELECT {now}) ORDER BY locked_until LIMIT ?"""
+
+STUCK = """
+    SELECT r.job_id, r.deliveries, r.attempts
+    FROM (
+        SELECT job_id, deliveries, attempts FROM {ready} WHERE lane_id = ?
+        ORDER BY lane_id, due_at, job_id LIMIT ?
+    ) r
+    WHERE r.deliveries - r.attempts >= ? ORDER BY r.deliveries DESC, r.job_id LIMIT 100"""
+
+HOLDS = "SELECT job_id, starts, {now} - started_at FROM {holds} ORDER BY job_id LIMIT ?"
+
+SCHEDULES = "SELECT name, paused, next_at, {now} FROM {schedules} ORDER BY name LIMIT ?"
+
+LARGEST = """
+    SELECT MAX(max_payload_bytes) FROM {topics}
+    UNION ALL SELECT MAX(max_payload_bytes) FROM {queues}"""

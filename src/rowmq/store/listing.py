@@ -1,0 +1,215 @@
+"""Live jobs as people look for them: those of a queue, soonest first, and one by its id.
+
+A job does not say where it stands: it is in `ready`, in a lock, in a line, or in the archive, and
+is looked for there, always by an index. What is asked for rarely has none of its own: to find the
+retryable jobs of a queue is to look through what is ready in it, as counting them is.
+"""
+
+from collections.abc import Collection, Iterable
+from typing import NamedTuple
+
+from rowmq.message import State
+from rowmq.store.archive import Archive, Lanes, Record, id_list, record_of
+from rowmq.store.dialect import as_text_or_none
+from rowmq.store.jobs import Stored
+from rowmq.store.statement import Operation, Statement
+
+__all__ = ["LIVE", "Listing"]
+
+LIVE = (State.PENDING, State.PROCESSING, State.RETRYABLE)
+"""The states of jobs that are not in the archive."""
+
+
+class Found(NamedTuple):
+    """Where a job stands."""
+
+    state: State
+    attempts: int
+    deliveries: int
+    due_at: int
+    error: str | None = None
+    finished_at: int | None = None
+
+
+class Listing:
+    """The operations that look for jobs, for one dialect."""
+
+    def __init__(self, archive: Archive) -> None:
+        self.archive = archive
+        self.jobs = archive.jobs
+        self.dialect = archive.dialect
+
+    # --- the live jobs of a queue -----------------------------------------------------------------
+
+    def list_live(
+        self, queue: str, kinds: Collection[str] | None, *, states: Collection[State], limit: int
+    ) -> Operation[list[Record]]:
+        """Live jobs, soonest first; those that wait behind another of their line come last."""
+        lanes = yield from self.archive.lanes(queue, kinds)
+        if lanes is None or not lanes.ids:
+            return []
+        found = yield from self._ready(lanes, states, limit)
+        found |= yield from self._claimed(lanes, states)
+        chosen = soonest(found)[:limit]
+        if State.PENDING in states and len(chosen) < limit:
+            waiting = yield from self._waiting(lanes, limit)
+            waiting = {id: waiting[id] for id in waiting if id not in found}
+            found |= waiting
+            chosen += soonest(waiting)
+        return (yield from self._records(chosen[:limit], found))
+
+    def _ready(
+        self, lanes: Lanes, states: Collection[State], limit: int
+    ) -> Operation[dict[int, Found]]:
+        tried = {State.PENDING: "AND attempts = 0", State.RETRYABLE: "AND attempts > 0"}
+        wanted = [tried[state] for state in (State.PENDING, State.RETRYABLE) if state in states]
+        if not wanted:
+            return {}
+        which = wanted[0] if len(wanted) == 1 else ""
+        sql = self.dialect.sql(READY_OF_LANE.replace("<which>", which))
+        found = {}
+        for lane in sorted(lanes.ids):
+            rows = yield Statement("listing.ready", sql, (lane, limit), sole=True)
+            for id, due_at, attempts, deliveries in rows:
+                found[id] = Found(waiting_state(attempts), attempts, deliveries, due_at)
+        return found
+
+    def _claimed(self, lanes: Lanes, states: Collection[State]) -> Operation[dict[int, Found]]:
+        found = {}
+        for entry, expired in (yield from self.archive.claimed(lanes.ids)):
+            state = waiting_state(entry.attempts) if expired else State.PROCESSING
+            if state in states:
+                found[entry.job_id] = Found(state, entry.attempts, entry.deliveries, entry.due_at)
+        return found
+
+    def _waiting(self, lanes: Lanes, limit: int) -> Operation[dict[int, Found]]:
+        of_kinds = "" if lanes.whole else f"AND lane_id IN ({id_list(lanes.ids)})"
+        sql = self.dialect.sql(WAITING_OF_QUEUE.replace("<kinds>", of_kinds))
+        rows = yield Statement("listing.waiting", sql, (lanes.queue_id, limit), sole=True)
+        return {id: Found(State.PENDING, 0, 0, due_at) for id, due_at in rows}
+
+    def _records(self, ids: Iterable[int], found: dict[int, Found]) -> Operation[list[Record]]:
+        ids = list(ids)
+        rows = yield from self.archive.fetch(ids)
+        return [
+            record_of(
+                rows[id],
+                found[id].state,
+                found[id].attempts,
+                found[id].deliveries,
+                due_at=found[id].due_at,
+                error=found[id].error,
+                finished_at=found[id].finished_at,
+            )
+            for id in ids
+            if id in rows  # else it was settled between two looks, and is not kept
+        ]
+
+    # --- one job ----------------------------------------------------------------------------------
+
+    def get(self, queue: str, kinds: Collection[str] | None, id: int) -> Operation[Record | None]:
+        """A job by its id, alive or in the archive."""
+        lanes = yield from self.archive.lanes(queue, kinds)
+        stored = yield from self.jobs.stored([id], only_look=True)
+        if lanes is None or id not in stored or stored[id].lane_id not in lanes.ids:
+            return None
+        found = yield from self._place(stored[id])
+        records = yield from self._records([id], {} if found is None else {id: found})
+        return records[0] if records else None
+
+    def _place(self, job: Stored) -> Operation[Found | None]:
+        """Where a job stands: where it is cheap to find it first."""
+        failed = yield from self._find_failed(job)
+        if failed is not None:
+            return failed
+        claim = yield from self.archive.claim_of(job.id)
+        if claim is not None:
+            entry, expired = claim
+            state = waiting_state(entry.attempts) if expired else State.PROCESSING
+            return Found(state, entry.attempts, entry.deliveries, entry.due_at)
+        if (yield from self._waits(job)):
+            return Found(State.PENDING, 0, 0, job.due_at)
+        ready = yield from self._find_ready(job, "due_at = ?")
+        if ready is not None:
+            return ready
+        errors = yield from self.archive.errors(job.id)
+        # One that never failed was most likely completed, soon after it was put.
+        looks = [self._find_completed, self._find_retried]
+        for look in reversed(looks) if errors else looks:
+            found = yield from look(job)
+            if found is not None:
+                return found
+        return None
+
+    def _find_failed(self, job: Stored) -> Operation[Found | None]:
+        sql = self.dialect.sql(FAILED_JOB)
+        for attempts, deliveries, finished_at, error in (
+            yield Statement("listing.failed", sql, (job.id,), sole=True)
+        ):
+            text = as_text_or_none(error)
+            return Found(State.FAILED, attempts, deliveries, job.due_at, text, finished_at)
+        return None
+
+    def _find_completed(self, job: Stored) -> Operation[Found | None]:
+        """By time, from when it was put: so what was completed before is not looked at."""
+        sql, params = self.dialect.sql(COMPLETED_JOB), (job.queue_id, job.id, job.id)
+        for attempts, deliveries, finished_at in (
+            yield Statement("listing.completed", sql, params, sole=True)
+        ):
+            return Found(State.COMPLETED, attempts, deliveries, job.due_at, None, finished_at)
+        return None
+
+    def _find_retried(self, job: Stored) -> Operation[Found | None]:
+        """Among what is due later than it was at first."""
+        return (yield from self._find_ready(job, "due_at > ?"))
+
+    def _find_ready(self, job: Stored, due: str) -> Operation[Found | None]:
+        sql = self.dialect.sql(READY_JOB.replace("<due>", due))
+        params = (job.lane_id, job.due_at, job.id)
+        for due_at, attempts, deliveries in (
+            yield Statement("listing.find_ready", sql, params, sole=True)
+        ):
+            return Found(waiting_state(attempts), attempts, deliveries, due_at)
+        return None
+
+    def _waits(self, job: Stored) -> Operation[bool]:
+        """Whether a job waits in its line."""
+        if job.ordering_key is None:
+            return False
+        params = (job.queue_id, self.dialect.text(job.ordering_key), job.id)
+        result = yield Statement("listing.waits", self.dialect.sql(WAITS), params, sole=True)
+        return bool(result.rows)
+
+
+def soonest(found: dict[int, Found]) -> list[int]:
+    """Ids of jobs by when they are due."""
+    return [id for _, id in sorted((job.due_at, id) for id, job in found.items())]
+
+
+def waiting_state(attempts: int) -> State:
+    """Of a job that is to be claimed: whether it was tried before."""
+    return State.RETRYABLE if attempts else State.PENDING
+
+
+READY_OF_LANE = """
+    SELECT job_id, due_at, attempts, deliveries FROM {ready}
+    WHERE lane_id = ? <which> ORDER BY due_at, job_id LIMIT ?"""
+
+WAITING_OF_QUEUE = """
+    SELECT job_id, due_at FROM {waiting} WHERE queue_id = ? <kinds>
+    ORDER BY ordering_key, precedence, due_at, job_id LIMIT ?"""
+
+READY_JOB = """
+    SELECT due_at, attempts, deliveries FROM {ready}
+    WHERE lane_id = ? AND <due> AND job_id = ? ORDER BY due_at LIMIT 1"""
+
+FAILED_JOB = "SELECT attempts, deliveries, finished_at, error FROM {failed} WHERE job_id = ?"
+
+COMPLETED_JOB = """
+    SELECT attempts, deliveries, finished_at FROM {completed}
+    WHERE queue_id = ? AND finished_at >= (SELECT created_at FROM {jobs} WHERE id = ?)
+      AND job_id = ?
+    ORDER BY finished_at LIMIT 1"""
+
+WAITS = """
+    SELECT job_id FROM {waiting} WHERE queue_id = ? AND ordering_key = ? AND job_id = ?"""

@@ -1,0 +1,107 @@
+"""Workers: who runs handlers, and what they run, for people to see. Nothing depends on it."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from rowmq.message import RunningInfo, WorkerInfo
+from rowmq.store.dialect import Dialect, as_text
+from rowmq.store.statement import Operation, Statement
+from rowmq.times import from_micros
+
+__all__ = ["WorkerFacts", "Workers"]
+
+FORGET_AFTER_US = 24 * 3600 * 1_000_000
+"""How long a worker that has died is remembered."""
+
+FORGET_BATCH = 100
+
+
+class WorkerFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What does not change while a worker lives."""
+
+    app: str
+    host: str
+    pid: int
+    version: str
+    handlers: tuple[str, ...]
+
+
+class Workers:
+    """The operations on workers, for one dialect."""
+
+    def __init__(self, dialect: Dialect) -> None:
+        self.dialect = dialect
+
+    def beat(
+        self, name: str, facts: WorkerFacts, running: Sequence[RunningInfo], *, lease_us: int
+    ) -> Operation[None]:
+        """Be heard of, with what is run now."""
+        yield from self.dialect.seize()
+        told = msgspec.json.encode(running).decode()
+        named = self.dialect.text(name)
+        known = yield Statement("workers.find", self.dialect.sql(FIND), (named,))
+        if known.rows:
+            params: tuple[object, ...] = (lease_us, told, named)
+            yield Statement("workers.beat", self.dialect.sql(BEAT), params)
+        else:
+            text = msgspec.json.encode(facts).decode()
+            params = (named, lease_us, text, told)
+            yield Statement("workers.enter", self.dialect.sql(ENTER), params)
+
+    def leave(self, name: str) -> Operation[None]:
+        """Be no more."""
+        yield from self.dialect.seize()
+        yield Statement("workers.leave", self.dialect.sql(LEAVE), (self.dialect.text(name),))
+
+    def list_workers(self) -> Operation[list[WorkerInfo]]:
+        """All that are known, the longest at work first."""
+        found = yield Statement("workers.list", self.dialect.sql(LIST), sole=True)
+        return [
+            worker_of(as_text(name), times, as_text(facts), as_text(running))
+            for name, *times, facts, running in found.rows
+        ]
+
+    def forget_dead(self) -> Operation[int]:
+        """Delete what is left of workers that died long ago."""
+        yield from self.dialect.seize()
+        found = yield Statement(
+            "workers.find_dead", self.dialect.sql(DEAD), (FORGET_AFTER_US, FORGET_BATCH)
+        )
+        for (name,) in found.rows:
+            yield Statement("workers.forget", self.dialect.sql(LEAVE), (name,))
+        return len(found.rows)
+
+
+def worker_of(name: str, times: Sequence[int], facts: str, running: str) -> WorkerInfo:
+    started_at, seen_at, expires_at, now = times
+    known = msgspec.json.decode(facts, type=WorkerFacts)
+    return WorkerInfo(
+        name=name,
+        app=known.app,
+        host=known.host,
+        pid=known.pid,
+        version=known.version,
+        handlers=known.handlers,
+        started_at=from_micros(started_at),
+        seen_at=from_micros(seen_at),
+        alive=expires_at > now,
+        running=msgspec.json.decode(running, type=tuple[RunningInfo, ...]),
+    )
+
+
+FIND = "SELECT name FROM {workers} WHERE name = ?"
+
+BEAT = "UPDATE {workers} SET seen_at = {now}, expires_at = {now} + ?, running = ? WHERE name = ?"
+
+ENTER = """
+    INSERT INTO {workers} (name, started_at, seen_at, expires_at, facts, running)
+    VALUES (?, {now}, {now}, {now} + ?, ?, ?)"""
+
+LEAVE = "DELETE FROM {workers} WHERE name = ?"
+
+LIST = """
+    SELECT name, started_at, seen_at, expires_at, {now}, facts, running FROM {workers}
+    ORDER BY started_at, name"""
+
+DEAD = "SELECT name FROM {workers} WHERE expires_at < {now} - ? ORDER BY name LIMIT ?"

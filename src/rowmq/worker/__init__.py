@@ -1,0 +1,1 @@
+"""The worker runtime: apps, their handlers, and the loops that run them."""

@@ -1,0 +1,209 @@
+"""The loops of one handler: one fetches, some work, one settles.
+
+    source ──fetch──► buffer ──take──► worker tasks ──verdict──► settler ──► source
+                        │                                           ▲
+                        └───────── given back at a stop ────────────┘
+
+Every loop survives what the database does: it waits, longer each time, and goes on.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from datetime import UTC, datetime, timedelta
+
+from rowmq.errors import Closed
+from rowmq.message import RunningInfo
+from rowmq.worker.buffer import Buffer
+from rowmq.worker.executor import Executor, Surroundings
+from rowmq.worker.handler import Handler
+from rowmq.worker.settler import Settler, wait_for
+from rowmq.worker.sources import Source
+from rowmq.worker.unit import RELEASE, Unit, Verdict
+
+__all__ = ["Crew", "go_on"]
+
+log = logging.getLogger("rowmq")
+
+BACKOFF_SECONDS_MAX = 10.0
+BACKOFF_SECONDS_FIRST = 0.1
+
+
+class Crew:
+    """Those who run one handler."""
+
+    def __init__(self, handler: Handler, source: Source, around: Surroundings) -> None:
+        self.handler = handler
+        self.handled = 0
+        self.failed = 0
+        self.fetched_at = time.monotonic()
+        self._source = source
+        self._around = around
+        self._buffer = Buffer()
+        self._executor = Executor(handler, source, around)
+        self._settler = Settler(source, flush_interval=handler.pace.flush_interval)
+        self._running: set[Unit] = set()
+        self._room = asyncio.Event()
+        self._fetching: asyncio.Task[None] | None = None
+        self._settling: asyncio.Task[None] | None = None
+        self._workers: list[asyncio.Task[None]] = []
+
+    # --- life -------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Begin to fetch and to work."""
+        await self._source.open()
+        name, spawn = self.handler.name, asyncio.create_task
+        self._settling = spawn(self._settler.run(), name=f"rowmq-settle-{name}")
+        for number in range(self.handler.pace.concurrency):
+            self._workers.append(spawn(self._work(), name=f"rowmq-work-{name}-{number + 1}"))
+        self._fetching = spawn(
+            go_on(f"fetch for {name}", self._fetch, self._around.stop_asked),
+            name=f"rowmq-fetch-{name}",
+        )
+
+    async def stop_fetching(self, seconds: float) -> None:
+        """Fetch no more, and give back what was not begun: it costs no attempt."""
+        await self._give_back(self._buffer.close(len(self._workers)))
+        if self._fetching is not None:
+            self._source.hush()
+            _, late = await asyncio.wait({self._fetching}, timeout=max(0.0, seconds))
+            for task in late:  # the database does not answer
+                task.cancel()
+
+    async def finish(self, seconds: float) -> bool:
+        """Wait for the handlers that run; False if some had to be cut short."""
+        if not self._workers:
+            return True
+        _, late = await asyncio.wait(self._workers, timeout=max(0.0, seconds))
+        for task in late:
+            task.cancel()
+        if late:
+            name = self.handler.name
+            log.warning("handler %s: %d were still at work when time was up", name, len(late))
+            await asyncio.wait(late)
+        return not late
+
+    async def close(self, seconds: float) -> bool:
+        """Settle what is left, and leave; False if not all could be settled in time."""
+        settled = True
+        try:
+            async with asyncio.timeout(max(0.0, seconds)):
+                await self._settler.flush()
+        except TimeoutError:
+            settled = False
+            log.warning(
+                "handler %s: %d could not be settled, and will come again",
+                self.handler.name,
+                self._settler.unsettled,
+            )
+        if self._settling is not None:
+            self._settling.cancel()
+            await asyncio.wait({self._settling})
+        self._executor.close()
+        await self._source.close()
+        return settled
+
+    # --- the loops --------------------------------------------------------------------------------
+
+    async def _fetch(self) -> bool:
+        """Fetch once; False at the end."""
+        pace = self.handler.pace
+        began = time.monotonic()
+        room = pace.buffer - self._buffer.ready
+        if self._around.stopping:
+            return False
+        if room <= 0:
+            self._room.clear()
+            await wait_for(self._room, 1.0)
+            self.fetched_at = time.monotonic()
+            return True
+        units = await self._source.fetch(min(pace.fetch_batch_size, room))
+        self.fetched_at = time.monotonic()
+        if self._around.stopping:
+            await self._give_back(units)
+            return False
+        self._buffer.put(units)
+        rest = pace.min_fetch_interval - (self.fetched_at - began)
+        if rest > 0:
+            await wait_for(self._around.stop_asked, rest)
+        return True
+
+    async def _give_back(self, units: Iterable[Unit]) -> None:
+        """Give back what was not begun."""
+        for unit in units:
+            await self._settler.add(unit, RELEASE)
+
+    async def _work(self) -> None:
+        while (unit := await self._buffer.take()) is not None:
+            self._room.set()
+            self._running.add(unit)
+            try:
+                verdict = await self._executor.execute(unit)
+            except Exception:
+                log.exception("%r could not be handled", unit.raw)
+                verdict = Verdict("nack", "the worker could not handle it; see its log")
+            self._running.discard(unit)
+            await self._concluded(unit, verdict)
+            if self._around.stopping and unit.straggler is not None:
+                return
+            if unit.straggler is not None:
+                await asyncio.wait({unit.straggler})  # its thread is not free before
+
+    async def _concluded(self, unit: Unit, verdict: Verdict | None) -> None:
+        self.handled += 1
+        if verdict is not None:
+            self.failed += verdict.error is not None
+            await self._settler.add(unit, verdict)
+        self._buffer.done(unit)
+
+    # --- for people -------------------------------------------------------------------------------
+
+    def running(self) -> list[RunningInfo]:
+        """What is at work; from any thread."""
+        now, clock = datetime.now(UTC), time.monotonic()
+        return [
+            RunningInfo(
+                handler=self.handler.name,
+                source=self.handler.source,
+                id=unit.id,
+                key=unit.key,
+                attempt=unit.raw.attempt,
+                since=now - timedelta(seconds=clock - unit.began_at),
+                progress=unit.progress.fraction if unit.progress else None,
+                note=unit.progress.note if unit.progress else None,
+            )
+            for unit in self._running.copy()
+        ]
+
+    def health(self) -> dict[str, object]:
+        """How it does, in figures."""
+        failing = self._settler.failing_since
+        return {
+            "handler": self.handler.name,
+            "source": self.handler.source,
+            "running": len(self._running),
+            "waiting": self._buffer.ready,
+            "unsettled": self._settler.unsettled,
+            "handled": self.handled,
+            "failed": self.failed,
+            "fetched_seconds_ago": round(time.monotonic() - self.fetched_at, 3),
+            "settles_fail": failing is not None,
+        }
+
+
+async def go_on(what: str, step: Callable[[], Awaitable[bool]], stop: asyncio.Event) -> None:
+    """Take steps until one says that it was the last; after an error wait, longer each time."""
+    pause = BACKOFF_SECONDS_FIRST
+    while not stop.is_set():
+        try:
+            if not await step():
+                return
+            pause = BACKOFF_SECONDS_FIRST
+        except Closed:
+            return
+        except Exception as error:  # noqa: BLE001 - the loop must live, and try again
+            log.warning("could not %s, and try again in %.1f s: %s", what, pause, error)
+            await wait_for(stop, pause)
+            pause = min(pause * 2, BACKOFF_SECONDS_MAX)

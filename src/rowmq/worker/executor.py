@@ -1,0 +1,275 @@
+"""Runs a handler on one unit, from its injection to the verdict on it."""
+
+import asyncio
+import contextlib
+import inspect
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from datetime import datetime
+from functools import partial
+from typing import Any, Protocol
+
+from rowmq.client import AsyncRowMQ, RowMQ
+from rowmq.cron.options import FIRE_AT_HEADER
+from rowmq.errors import AlreadySettled, RowMQError, StaleLease
+from rowmq.policy import AckPolicy
+from rowmq.queue.holding import AsyncLazyTransaction
+from rowmq.queue.job import AnyJob
+from rowmq.subscriber.delivery import AsyncDelivery
+from rowmq.transaction import AsyncTransaction
+from rowmq.worker.bridge import Bridge, BridgedTransaction
+from rowmq.worker.context import Context, Progress
+from rowmq.worker.handler import Handler
+from rowmq.worker.injection import Role
+from rowmq.worker.sources import Source
+from rowmq.worker.threads import Threads
+from rowmq.worker.unit import ACK, Interrupted, Unit, Verdict, verdict_of
+
+__all__ = ["Executor", "Middleware", "Surroundings"]
+
+log = logging.getLogger("rowmq")
+
+Middleware = Callable[[Context, Callable[[], Awaitable[Any]]], Awaitable[Any]]
+
+FLAVOURED = (Role.DELIVERY, Role.JOB, Role.TRANSACTION, Role.CLIENT)
+"""What is another thing in a thread than in the event loop."""
+
+STOPPED = "the worker was stopped before its handler was done"
+
+
+class Surroundings(Protocol):
+    """What an executor needs of the worker that it is part of."""
+
+    mq: AsyncRowMQ
+    middleware: Sequence[Middleware]
+
+    def sync_client(self) -> RowMQ:
+        """A client for handlers in threads."""
+
+    def report(self) -> None:
+        """A handler has told of its progress."""
+
+    stop_asked: asyncio.Event
+    """Set when the worker is to stop."""
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the worker is to stop."""
+
+
+class Executor:
+    """Runs one handler."""
+
+    def __init__(self, handler: Handler, source: Source, around: Surroundings) -> None:
+        self.handler = handler
+        self._source = source
+        self._around = around
+        self._bridge = Bridge()
+        self._threads: Threads | None = None
+        if not handler.is_async:
+            self._threads = Threads(handler.pace.concurrency, f"rowmq-{handler.name}")
+
+    def close(self) -> None:
+        if self._threads is not None:
+            self._threads.close()
+
+    async def execute(self, unit: Unit) -> Verdict | None:
+        """Handle a unit. What is to become of it; None if that has been seen to."""
+        handler = self.handler
+        unit.begin(Progress(self._around.report))
+        if handler.ack_policy is AckPolicy.ACK_FIRST and not await self._ack_first(unit):
+            return None
+        error: BaseException | None = None
+        try:
+            if handler.transactional:
+                await self._in_transaction(unit)
+            else:
+                await self._call(unit)
+        except asyncio.CancelledError as cancelled:
+            error = self._cancelled(cancelled)
+        except (Exception, SystemExit) as failure:  # noqa: BLE001 - it decides on the unit
+            error = failure
+        problem = await unit.settles_done()
+        if problem is not None and problem is not error:
+            log.warning("handler %s: %r was not settled: %s", handler.name, unit.raw, problem)
+        if error is not None:
+            self._tell(unit, error)
+        if unit.manual:
+            self._source.finished([unit])
+            return None
+        verdict = verdict_of(handler.ack_policy, error)
+        if error is None and handler.ack_policy is AckPolicy.MANUAL:
+            log.error("handler %s has not settled %r: it is rejected", handler.name, unit.raw)
+        return verdict
+
+    async def _ack_first(self, unit: Unit) -> bool:
+        try:
+            await unit.settle(unit.wanted(ACK))
+        except RowMQError as error:
+            log.warning("%r was not acked, and so is not handled: %s", unit.raw, error)
+            self._source.finished([unit])
+            return False
+        return True
+
+    def _cancelled(self, error: asyncio.CancelledError) -> BaseException:
+        """A handler was cut short: by a stop, if it was not its own doing."""
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            task.uncancel()
+            return Interrupted(STOPPED)
+        return error
+
+    def _tell(self, unit: Unit, error: BaseException) -> None:
+        expected = isinstance(error, Interrupted | StaleLease | AlreadySettled)
+        log.warning(
+            "handler %s failed, attempt %d, %r: %s: %s",
+            self.handler.name,
+            unit.raw.attempt,
+            unit.raw,
+            type(error).__name__,
+            error,
+            exc_info=None if expected else traced(error),
+        )
+
+    # --- in a transaction -------------------------------------------------------------------------
+
+    async def _in_transaction(self, unit: Unit) -> None:
+        """The handler's writes and the ack, all or nothing."""
+        try:
+            async with transaction_of(self._around.mq) as tx:
+                unit.tx = tx
+                await self._call(unit)
+                await unit.settles_done(strict=True)
+                if not unit.manual and self.handler.ack_policy is not AckPolicy.MANUAL:
+                    unit.tx = settling_in(tx)
+                    await unit.settle(unit.wanted(ACK))
+        except BaseException:
+            unit.manual = False  # if it was settled in there, that is undone
+            raise
+        finally:
+            unit.tx = None
+
+    # --- calling the function ---------------------------------------------------------------------
+
+    async def _call(self, unit: Unit) -> None:
+        context = self._context(unit)
+        call: Callable[[], Awaitable[Any]] = partial(self._call_function, unit, context)
+        for middleware in reversed(self._around.middleware):
+            call = partial(middleware, context, call)
+        await call()
+
+    async def _call_function(self, unit: Unit, context: Context) -> Any:
+        handler = self.handler
+        arguments = {
+            name: self._give(role, unit, context) for name, role in handler.plan.roles.items()
+        }
+        if self._threads is None:
+            limit = asyncio.timeout(handler.timeout)
+            try:
+                async with limit:
+                    return await handler.function(**arguments)
+            except TimeoutError as error:
+                if limit.expired():
+                    raise self._too_long() from error
+                raise
+        thread = self._threads.call(partial(call_in_thread, handler.function, arguments))
+        try:
+            done, _ = await asyncio.wait({thread}, timeout=handler.timeout)
+        except asyncio.CancelledError:
+            unit.straggler = thread
+            raise
+        if not done:
+            unit.straggler = thread
+            raise self._too_long()
+        return await thread
+
+    def _too_long(self) -> TimeoutError:
+        return TimeoutError(f"it took longer than its timeout of {self.handler.timeout:g} s")
+
+    def _context(self, unit: Unit) -> Context:
+        assert unit.progress is not None  # noqa: S101 - it has begun
+        raw = unit.for_async()
+        return Context(
+            handler=self.handler.name,
+            source=self._source.name,
+            job=raw if isinstance(raw, AnyJob) else None,
+            delivery=raw if isinstance(raw, AsyncDelivery) else None,
+            progress=unit.progress,
+            stopping=lambda: self._around.stopping,
+            lost=partial(self._source.lost, unit),
+        )
+
+    def _give(self, role: Role, unit: Unit, context: Context) -> Any:
+        """What a parameter of the function is given."""
+        if role in FLAVOURED:
+            return (
+                self._give_async(role, unit, context)
+                if self.handler.is_async
+                else self._give_sync(role, unit)
+            )
+        given: dict[Role, Callable[[], Any]] = {
+            Role.PAYLOAD: lambda: context.payload,
+            Role.MESSAGE: lambda: context.delivery and context.delivery.message,
+            Role.FIRE_TIME: lambda: fire_time_of(unit),
+            Role.PROGRESS: lambda: context.progress,
+            Role.CONTEXT: lambda: context,
+        }
+        return given[role]()
+
+    def _give_async(self, role: Role, unit: Unit, context: Context) -> Any:
+        if role is Role.TRANSACTION:
+            return unit.tx
+        return self._around.mq if role is Role.CLIENT else context.delivery or context.job
+
+    def _give_sync(self, role: Role, unit: Unit) -> Any:
+        if role is Role.TRANSACTION:
+            return BridgedTransaction(self._bridge, unit.tx)
+        if role is Role.CLIENT:
+            return self._around.sync_client()
+        return unit.for_threads(self._bridge.settler(unit))
+
+
+def traced(error: BaseException) -> tuple[type[BaseException], BaseException, Any]:
+    """An error for the log, from the handler on: how it came to be called helps nobody."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_globals["__name__"].startswith("rowmq.worker."):
+        trace = trace.tb_next
+    return type(error), error, trace or error.__traceback__
+
+
+def call_in_thread(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+    result = function(**arguments)
+    if inspect.iscoroutine(result):
+        result.close()
+        raise TypeError(
+            f"{function!r} is not declared async and gave a coroutine: declare it `async def`"
+        )
+    return result
+
+
+@contextlib.asynccontextmanager
+async def transaction_of(mq: AsyncRowMQ) -> AsyncIterator[AsyncTransaction]:
+    """A handler's transaction. SQLite lets one connection write at a time: there it begins when it
+    is first used, so that it keeps out the others for as short as can be.
+    """
+    if mq._store.dialect.name != "sqlite":
+        async with mq.transaction() as tx:
+            yield tx
+        return
+    async with contextlib.AsyncExitStack() as stack:
+        yield AsyncLazyTransaction(mq, stack)
+
+
+def settling_in(tx: AsyncTransaction) -> AsyncTransaction | None:
+    """The transaction to ack in; none if the handler has not used it."""
+    unused = isinstance(tx, AsyncLazyTransaction) and not tx.begun
+    return None if unused else tx
+
+
+def fire_time_of(unit: Unit) -> datetime | None:
+    """When a cron job was to be run; when it was put, if it was put by hand."""
+    raw = unit.raw
+    if isinstance(raw, AsyncDelivery):
+        return None
+    told = raw.headers.get(FIRE_AT_HEADER)
+    return raw.due_at if told is None else datetime.fromisoformat(told)

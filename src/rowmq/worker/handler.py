@@ -1,0 +1,110 @@
+"""A handler, and how it is run: frozen values, checked when it is declared."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from rowmq.errors import InvalidOption
+from rowmq.options import check_flag, positive, whole
+from rowmq.policy import AckPolicy
+from rowmq.queue.view import View
+from rowmq.schedule import CatchUp
+from rowmq.subscriber.options import Options
+from rowmq.times import Duration, to_seconds
+from rowmq.worker.injection import Plan, Work
+
+__all__ = ["Handler", "Pace", "Tick", "check_policy", "pace_of"]
+
+
+class Pace(msgspec.Struct, frozen=True, kw_only=True):
+    """How much of a handler's work is done, fetched and settled at a time; times in seconds."""
+
+    concurrency: int
+    fetch_batch_size: int
+    overfetch_factor: float
+    min_fetch_interval: float
+    max_fetch_interval: float
+    flush_interval: float
+
+    @property
+    def buffer(self) -> int:
+        """How many units may wait to be begun."""
+        return math.ceil(self.fetch_batch_size * self.overfetch_factor)
+
+
+class Tick(msgspec.Struct, frozen=True, kw_only=True):
+    """The schedule that feeds a cron handler's queue."""
+
+    name: str
+    cron: str
+    tz: str
+    catch_up: CatchUp
+    payload: Any
+
+
+class Handler(msgspec.Struct, frozen=True, kw_only=True):
+    """A function, what it handles, and how."""
+
+    name: str
+    function: Callable[..., Any]
+    work: Work
+    plan: Plan
+    is_async: bool
+    ack_policy: AckPolicy
+    timeout: float | None
+    transactional: bool
+    pace: Pace
+    subscription: Options | None = None
+    view: View | None = None
+    tick: Tick | None = None
+
+    @property
+    def source(self) -> str:
+        """The topic, or the queue."""
+        if self.subscription is not None:
+            return self.subscription.topic
+        assert self.view is not None  # noqa: S101 - one of them there is
+        return self.view.queue
+
+
+def pace_of(
+    *,
+    concurrency: int,
+    fetch_batch_size: int | None,
+    overfetch_factor: float,
+    min_fetch_interval: Duration,
+    max_fetch_interval: Duration,
+    flush_interval: Duration,
+) -> Pace:
+    """The checked options of a handler's loops."""
+    number = isinstance(overfetch_factor, int | float) and not isinstance(overfetch_factor, bool)
+    if not number or not 1 <= overfetch_factor <= 1000:
+        raise InvalidOption(
+            f"overfetch_factor must be a number from 1 to 1000, not {overfetch_factor!r}"
+        )
+    at_once = whole("concurrency", concurrency)
+    return Pace(
+        concurrency=at_once,
+        fetch_batch_size=(
+            at_once if fetch_batch_size is None else whole("fetch_batch_size", fetch_batch_size)
+        ),
+        overfetch_factor=overfetch_factor,
+        min_fetch_interval=to_seconds(min_fetch_interval, name="min_fetch_interval"),
+        max_fetch_interval=positive("max_fetch_interval", max_fetch_interval),
+        flush_interval=to_seconds(flush_interval, name="flush_interval"),
+    )
+
+
+def check_policy(policy: AckPolicy, *, transactional: bool) -> AckPolicy:
+    """An ack policy that goes with a transaction, if there is one."""
+    if not isinstance(policy, AckPolicy):
+        names = ", ".join(f"AckPolicy.{known.name}" for known in AckPolicy)
+        raise InvalidOption(f"ack_policy must be one of {names}, not {policy!r}")
+    if check_flag("transactional", transactional) and policy is AckPolicy.ACK_FIRST:
+        raise InvalidOption(
+            "a transactional handler is acked in its transaction, and so not with "
+            "ack_policy=ACK_FIRST"
+        )
+    return policy

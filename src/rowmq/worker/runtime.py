@@ -1,0 +1,242 @@
+"""A worker at work: one client, one keeper, a crew for each handler, and the chores."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from enum import Enum
+from typing import Any
+
+import rowmq
+from rowmq.client import AsyncRowMQ, RowMQ, connect, connect_async, spare_of
+from rowmq.message import RunningInfo
+from rowmq.options import own_name
+from rowmq.store.workers import WorkerFacts
+from rowmq.worker.crew import Crew
+from rowmq.worker.executor import Middleware
+from rowmq.worker.handler import Handler
+from rowmq.worker.injection import Role, is_async
+from rowmq.worker.keeper import Keeper
+from rowmq.worker.maintenance import Maintenance
+from rowmq.worker.sources import QueueSource, Source, TopicSource
+
+__all__ = ["Runtime", "Status"]
+
+log = logging.getLogger("rowmq")
+
+FLUSH_SECONDS_MIN = 2.0
+"""However late it is, what is done has so long to be settled."""
+
+STALLED_SECONDS = 60.0
+"""A handler that has fetched nothing for so long, not even in vain, is not well."""
+
+Hook = Callable[[], Any]
+
+
+class Status(Enum):
+    """Where a worker is in its life."""
+
+    STARTING = "starting"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    STOPPED = "stopped"
+
+
+class Runtime:
+    """One run of an app."""
+
+    def __init__(
+        self,
+        url: str,
+        options: dict[str, Any],
+        *,
+        app: str,
+        handlers: Sequence[Handler],
+        middleware: Sequence[Middleware],
+        startup: Sequence[Hook],
+        shutdown: Sequence[Hook],
+        graceful_timeout: float,
+        maintenance_interval: float,
+    ) -> None:
+        self.status = Status.STARTING
+        self.name = own_name()
+        self.middleware = middleware
+        self.mq: AsyncRowMQ
+        self._url = url
+        self._options = options
+        self._app = app
+        self._handlers = handlers
+        self._startup = startup
+        self._shutdown = shutdown
+        self._graceful_timeout = graceful_timeout
+        self._maintenance_interval = maintenance_interval
+        self._keeper: Keeper | None = None
+        self._crews: list[Crew] = []
+        self._chores: asyncio.Task[None] | None = None
+        self._sync: RowMQ | None = None
+        self._hooked = False
+        self.stop_asked = asyncio.Event()
+        self.started_at = time.monotonic()
+
+    # --- what crews need --------------------------------------------------------------------------
+
+    @property
+    def stopping(self) -> bool:
+        return self.status in (Status.STOPPING, Status.STOPPED)
+
+    def sync_client(self) -> RowMQ:
+        """A client for handlers in threads."""
+        assert self._sync is not None  # noqa: S101 - connected if one of them wants it
+        return self._sync
+
+    def report(self) -> None:
+        if self._keeper is not None:
+            self._keeper.report()
+
+    # --- life -------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Connect, and have every handler work. If that fails, nothing is left behind."""
+        self.mq = await connect_async(self._url, **self._options)
+        try:
+            await self._start()
+        except BaseException:
+            await asyncio.shield(self.stop(graceful=False))
+            raise
+
+    async def _start(self) -> None:
+        await self.mq._check_schema()
+        if any(h.plan.wants(Role.CLIENT) and not h.is_async for h in self._handlers):
+            self._sync = await asyncio.to_thread(connect, self._url, **self._options)
+        for hook in self._startup:
+            await called(hook)
+        self._hooked = True
+        self._keeper = self._new_keeper()
+        self._keeper.start()
+        await self._install_ticks()
+        for handler in self._handlers:
+            crew = Crew(handler, self._source(handler), self)
+            self._crews.append(crew)
+            await crew.start()
+        if self._maintenance_interval:
+            chores = Maintenance(self.mq, self._maintenance_interval)
+            self._chores = asyncio.create_task(chores.run(), name="rowmq-maintenance")
+        self.status = Status.RUNNING
+        log.info("worker %s of app %r runs %s", self.name, self._app, self._summary())
+
+    async def stop(self, *, graceful: bool = True) -> bool:
+        """Fetch no more, give back what was not begun, let handlers end, settle, leave. False if
+        the time was not enough for all of that.
+        """
+        if self.stopping:
+            return True
+        self.status = Status.STOPPING
+        self.stop_asked.set()
+        deadline = time.monotonic() + (self._graceful_timeout if graceful else 0.0)
+        if self._chores is not None:
+            self._chores.cancel()
+        left = deadline - time.monotonic()
+        await self._quiet(*(crew.stop_fetching(left) for crew in self._crews))
+        left = deadline - time.monotonic()
+        finished = await self._quiet(*(crew.finish(left) for crew in self._crews))
+        left = max(deadline - time.monotonic(), FLUSH_SECONDS_MIN)
+        settled = await self._quiet(*(crew.close(left) for crew in self._crews))
+        for hook in self._shutdown if self._hooked else ():
+            await self._quiet(called(hook))
+        if self._keeper is not None:
+            await asyncio.to_thread(self._keeper.stop)
+        if self._sync is not None:
+            await self._quiet(asyncio.to_thread(self._sync.close))
+        await self._quiet(self.mq.close())
+        self.status = Status.STOPPED
+        complete = all(outcome is not False for outcome in [*finished, *settled])
+        log.info("worker %s has stopped%s", self.name, "" if complete else ", with work left")
+        return complete
+
+    async def _quiet(self, *work: Awaitable[Any]) -> list[Any]:
+        """Do things at the same time; what goes wrong with one is told, and keeps no other back."""
+        outcomes = await asyncio.gather(*work, return_exceptions=True)
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                log.warning("while worker %s stopped: %r", self.name, outcome)
+        return [False if isinstance(outcome, BaseException) else outcome for outcome in outcomes]
+
+    def _new_keeper(self) -> Keeper:
+        facts = WorkerFacts(
+            app=self._app,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            version=rowmq.__version__,
+            handlers=tuple(handler.name for handler in self._handlers),
+        )
+        return Keeper(
+            self.mq._store,
+            spare_of(self.mq._engine),
+            name=self.name,
+            facts=facts,
+            running=self._running,
+        )
+
+    def _source(self, handler: Handler) -> Source:
+        assert self._keeper is not None  # noqa: S101 - started before
+        if handler.subscription is not None:
+            return TopicSource(self.mq, handler.subscription)
+        assert handler.view is not None  # noqa: S101 - one of them there is
+        return QueueSource(self.mq, handler.view, self._keeper)
+
+    async def _install_ticks(self) -> None:
+        """Have the schedules of cron handlers, and tend all there are."""
+        for handler in self._handlers:
+            tick = handler.tick
+            if tick is not None:
+                await self.mq.cron.install(
+                    tick.name,
+                    tick.cron,
+                    payload=tick.payload,
+                    queue=handler.source,
+                    tz=tick.tz,
+                    catch_up=tick.catch_up,
+                    tend=False,
+                )
+        await self.mq.cron.start()
+
+    # --- for people -------------------------------------------------------------------------------
+
+    def _summary(self) -> str:
+        parts = [f"{handler.name} ({handler.source})" for handler in self._handlers]
+        return ", ".join(parts) or "no handlers"
+
+    def _running(self) -> list[RunningInfo]:
+        with contextlib.suppress(RuntimeError):  # the set has changed while it was copied
+            return [info for crew in self._crews for info in crew.running()]
+        return []
+
+    def health(self) -> dict[str, Any]:
+        """How it does, for a health check: `healthy`, and the figures behind that."""
+        crews = [crew.health() for crew in self._crews]
+        stalled = [
+            crew["handler"]
+            for crew in crews
+            if float(str(crew["fetched_seconds_ago"])) > STALLED_SECONDS or crew["settles_fail"]
+        ]
+        return {
+            "healthy": self.status is Status.RUNNING and not stalled,
+            "status": self.status.value,
+            "worker": self.name,
+            "app": self._app,
+            "pid": os.getpid(),
+            "up_seconds": round(time.monotonic() - self.started_at, 1),
+            "stalled": stalled,
+            "handlers": crews,
+        }
+
+
+async def called(hook: Hook) -> None:
+    """Call a hook: an async one in the loop, a sync one in a thread."""
+    if is_async(hook):
+        await hook()
+    else:
+        await asyncio.to_thread(hook)

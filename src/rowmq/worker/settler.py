@@ -1,0 +1,116 @@
+"""Settles what handlers are done with, many in one transaction, while the next ones run."""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Sequence
+
+from rowmq.drivers.base import backoff_seconds
+from rowmq.errors import DatabaseError, RowMQError, TransientError
+from rowmq.worker.sources import Source
+from rowmq.worker.unit import Unit, Verdict
+
+__all__ = ["Settler", "wait_for"]
+
+log = logging.getLogger("rowmq")
+
+BATCH = 1_000
+"""How many units are settled in one transaction."""
+
+WAITING_MAX = 5_000
+"""With so many waiting to be settled, handlers wait too."""
+
+TRIES_MAX = 10
+"""How often a settle is tried that the database refuses, and may not refuse later."""
+
+Settled = tuple[Unit, Verdict]
+
+
+class Settler:
+    """The settles of one handler."""
+
+    def __init__(self, source: Source, *, flush_interval: float) -> None:
+        self._source = source
+        self._flush_interval = flush_interval
+        self._waiting: list[Settled] = []
+        self._under_way = 0
+        self._added = asyncio.Event()
+        self._flushed = asyncio.Condition()
+        self._hurry = asyncio.Event()
+        self.failing_since: float | None = None
+
+    async def add(self, unit: Unit, verdict: Verdict) -> None:
+        """Have a unit settled soon."""
+        self._waiting.append((unit, verdict))
+        self._added.set()
+        if len(self._waiting) > WAITING_MAX:
+            async with self._flushed:
+                await self._flushed.wait_for(lambda: len(self._waiting) <= WAITING_MAX)
+
+    async def run(self) -> None:
+        """Flush, for as long as the worker lives."""
+        while True:
+            await self._added.wait()
+            if self._flush_interval and not self._hurry.is_set():
+                await wait_for(self._hurry, self._flush_interval)
+            self._added.clear()
+            while self._waiting:
+                batch, self._waiting = self._waiting[:BATCH], self._waiting[BATCH:]
+                self._under_way = len(batch)
+                await self._settle(batch)
+                self._under_way = 0
+                async with self._flushed:
+                    self._flushed.notify_all()
+
+    async def flush(self) -> None:
+        """Wait until all that was added is settled."""
+        self._hurry.set()
+        async with self._flushed:
+            await self._flushed.wait_for(lambda: not self._waiting and not self._under_way)
+
+    @property
+    def unsettled(self) -> int:
+        return len(self._waiting) + self._under_way
+
+    async def _settle(self, batch: Sequence[Settled]) -> None:
+        try:
+            await self._try(batch)
+        except Exception:
+            # Whatever it is, the next ones are to be settled; these come again after their time.
+            log.exception("%d of %r were not settled", len(batch), self._source.name)
+        self.failing_since = None
+        self._source.finished([unit for unit, _ in batch])
+
+    async def _try(self, batch: Sequence[Settled]) -> None:
+        """Settle a batch: for as long as the database is out of reach, again and again."""
+        left, attempt = batch, 0
+        while left:
+            try:
+                await self._source.settle(left)
+                return
+            except TransientError as error:
+                log.warning("%d of %r wait to be settled: %s", len(left), self._source.name, error)
+            except RowMQError as error:
+                if len(left) > 1:
+                    for item in unsettled(left):
+                        await self._try([item])
+                    return
+                if not isinstance(error, DatabaseError) or attempt >= TRIES_MAX:
+                    log.warning("%r was not settled: %s", left[0][0].raw, error)
+                    return
+            self.failing_since = self.failing_since or time.monotonic()
+            await asyncio.sleep(backoff_seconds(attempt))
+            left, attempt = unsettled(left), attempt + 1
+
+
+def unsettled(batch: Sequence[Settled]) -> list[Settled]:
+    """Those that are not settled yet."""
+    return [(unit, verdict) for unit, verdict in batch if not unit.raw.settled]
+
+
+async def wait_for(event: asyncio.Event, seconds: float) -> None:
+    """Wait for an event, or for so long."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()

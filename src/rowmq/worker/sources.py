@@ -1,0 +1,145 @@
+"""Where units come from: a topic, as one subscriber of a group; or a queue."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from rowmq.client import AsyncRowMQ
+from rowmq.queue.core import EMPTY_LOOKS_MAX
+from rowmq.queue.queue import AsyncQueue
+from rowmq.queue.view import View
+from rowmq.queue.waiting import TaskWaiter
+from rowmq.subscriber.options import Options
+from rowmq.subscriber.subscriber import AsyncSubscriber, hush
+from rowmq.worker.keeper import Keeper
+from rowmq.worker.unit import Unit, Verdict
+
+__all__ = ["QueueSource", "Source", "TopicSource", "for_worker"]
+
+FETCH_SECONDS = 1.0
+"""How long a fetch waits for a first unit."""
+
+
+class Source(ABC):
+    """What a handler's units come from, and are settled with."""
+
+    name: str
+
+    @abstractmethod
+    async def open(self) -> None:
+        """Begin."""
+
+    @abstractmethod
+    async def fetch(self, limit: int) -> list[Unit]:
+        """Up to so many units; after a while, or when hushed, none."""
+
+    @abstractmethod
+    def hush(self) -> None:
+        """Have a fetch that waits return."""
+
+    def lost(self, unit: Unit) -> bool:
+        """Whether others may have a unit by now."""
+        raise NotImplementedError
+
+    async def settle(self, verdicts: Sequence[tuple[Unit, Verdict]]) -> None:
+        """Settle units in one transaction; raises the first error, once all that can be are."""
+        wanted = [item for unit, verdict in verdicts for item in unit.wanted(verdict)]
+        await verdicts[0][0].raw._settle(wanted, None)
+
+    def finished(self, units: Sequence[Unit]) -> None:
+        """Units are settled, or lost: nothing is kept for them any more."""
+        for unit in units:
+            unit.finished = True
+
+    async def close(self) -> None:  # noqa: B027 - a queue has nothing to leave
+        """Leave what is left to others."""
+
+
+class TopicSource(Source):
+    """The messages of a topic, for one group. Its lease is kept by the subscriber's heartbeat, and
+    what was fetched stays invisible for as long as its unit lives.
+    """
+
+    def __init__(self, mq: AsyncRowMQ, options: Options) -> None:
+        self.name = options.topic
+        self._mq = mq
+        self._options = options
+        self._subscriber: AsyncSubscriber[Any] | None = None
+
+    async def open(self) -> None:
+        home = self._mq._home
+        subscriber: AsyncSubscriber[Any] = AsyncSubscriber(home, self._options)
+        self._subscriber = subscriber
+        home.subscribers.add(subscriber)
+        await subscriber
+
+    async def fetch(self, limit: int) -> list[Unit]:
+        assert self._subscriber is not None  # noqa: S101 - opened before
+        return [
+            Unit(raw, self.finished)
+            for raw in await self._subscriber.poll(limit, timeout=FETCH_SECONDS)
+        ]
+
+    def hush(self) -> None:
+        if self._subscriber is not None:
+            hush(self._subscriber)
+
+    def lost(self, unit: Unit) -> bool:
+        return bool(unit.raw.lost)  # type: ignore[union-attr]
+
+    async def close(self) -> None:
+        if self._subscriber is not None:
+            await self._subscriber.close()
+
+
+class QueueSource(Source):
+    """The jobs of a queue. Their locks are kept by the keeper."""
+
+    def __init__(self, mq: AsyncRowMQ, view: View, keeper: Keeper) -> None:
+        self.name = view.queue
+        self._queue: AsyncQueue[Any] = AsyncQueue(mq, mq._desk, view)
+        self._view = view
+        self._keeper = keeper
+        self._empty = 0
+        self._waiter: TaskWaiter | None = None
+
+    async def open(self) -> None:
+        self._waiter = TaskWaiter()
+        core = self._queue._core
+        core.desk.waiters.add(core.views, self._waiter)
+
+    async def fetch(self, limit: int) -> list[Unit]:
+        assert self._waiter is not None  # noqa: S101 - opened before
+        self._waiter.calm()
+        jobs = await self._queue.try_poll_many(limit)
+        units = [Unit(job, self.finished) for job in jobs]
+        if units:
+            self._empty = 0
+            self._keeper.keep(units, self._view.lock_us)
+            return units
+        self._empty = min(self._empty + 1, EMPTY_LOOKS_MAX)
+        await self._waiter.wait(self._queue._core.pause(self._empty))
+        return []
+
+    def hush(self) -> None:
+        if self._waiter is not None:
+            self._waiter.wake()
+
+    def lost(self, unit: Unit) -> bool:
+        return self._keeper.lost(unit)
+
+    def finished(self, units: Sequence[Unit]) -> None:
+        self._keeper.let_go([unit for unit in units if not unit.finished])
+        super().finished(units)
+
+    async def close(self) -> None:
+        if self._waiter is not None:
+            core = self._queue._core
+            core.desk.waiters.remove(core.views, self._waiter)
+
+
+def for_worker(options: Options, *, per_key: int) -> Options:
+    """The options of a subscriber whose deliveries live as long as their handlers do."""
+    return msgspec.structs.replace(options, held=True, per_key=per_key)

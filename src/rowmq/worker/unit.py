@@ -1,0 +1,190 @@
+"""A unit of work: a job or a delivery, as the worker handles it."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, NamedTuple
+
+from rowmq.policy import AckPolicy
+from rowmq.queue.job import AsyncJob, Job
+from rowmq.store.settles import Kind as JobKind
+from rowmq.subscriber.delivery import AsyncDelivery, Delivery
+from rowmq.subscriber.settling import Kind as DeliveryKind
+from rowmq.worker.context import Progress
+
+__all__ = ["ACK", "RELEASE", "Interrupted", "Unit", "Verdict", "verdict_of"]
+
+SETTLES = ("ack", "nack", "reject", "release", "extend")
+
+
+class Verdict(NamedTuple):
+    """What is to become of a unit."""
+
+    kind: str
+    error: str | BaseException | None = None
+
+
+ACK = Verdict("ack")
+RELEASE = Verdict("release")
+UNSETTLED = "the handler ended and had not settled it, as its ack policy MANUAL asks for"
+
+
+class Interrupted(Exception):
+    """A handler was cut short, since its worker stops."""
+
+
+def verdict_of(policy: AckPolicy, error: BaseException | None) -> Verdict | None:
+    """What becomes of a unit whose handler has not settled it itself; None if nothing does.
+
+    One that was cut short is tried again, whatever the policy: it was no error of its own.
+    """
+    if policy is AckPolicy.ACK_FIRST:
+        return None
+    if isinstance(error, Interrupted):
+        return Verdict("nack", error)
+    if policy is AckPolicy.MANUAL:
+        return Verdict("reject", error or UNSETTLED)
+    if error is None or policy is AckPolicy.ACK:
+        return ACK
+    return Verdict("reject" if policy is AckPolicy.REJECT_ON_ERROR else "nack", error)
+
+
+class Unit:
+    """A job or a delivery that was fetched."""
+
+    __slots__ = (
+        "_settled",
+        "_tasks",
+        "began_at",
+        "finished",
+        "manual",
+        "order",
+        "progress",
+        "raw",
+        "straggler",
+        "tx",
+    )
+
+    def __init__(
+        self,
+        raw: "AsyncJob[Any] | AsyncDelivery[Any]",
+        settled: "Callable[[Sequence[Unit]], None]",
+    ) -> None:
+        """`settled` is told when its handler has settled it."""
+        self.raw = raw
+        self._settled = settled
+        self.finished = False
+        """Whether it is settled, or lost, so that nothing is kept for it."""
+        self.order = None
+        """What it is handled in the order of, if anything: the key of a message."""
+        if isinstance(raw, AsyncDelivery):
+            self.order = raw.message.key
+        self.progress: Progress | None = None
+        self.began_at = 0.0
+        self.manual = False
+        """Whether its handler has settled it."""
+        self.tx: Any = None
+        """The transaction of its handler, while that is open."""
+        self.straggler: asyncio.Future[Any] | None = None
+        """A thread that goes on although nobody waits for it any more."""
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def id(self) -> str:
+        """What people know it by."""
+        if isinstance(self.raw, AsyncDelivery):
+            return self.raw.message.id or str(self.raw.message.offset)
+        return str(self.raw.id)
+
+    @property
+    def key(self) -> str | None:
+        raw = self.raw
+        return raw.message.key if isinstance(raw, AsyncDelivery) else raw.key
+
+    @property
+    def lock_token(self) -> int | None:
+        """The token of the lock that a job is in."""
+        ticket = None if isinstance(self.raw, AsyncDelivery) else self.raw._ticket
+        return None if ticket is None else ticket.claimed.token
+
+    def begin(self, progress: Progress) -> None:
+        self.progress = progress
+        self.began_at = time.monotonic()
+
+    def wanted(self, verdict: Verdict) -> list[Any]:
+        """A verdict, as its source takes it."""
+        kinds = DeliveryKind if isinstance(self.raw, AsyncDelivery) else JobKind
+        return self.raw._as(kinds[verdict.kind.upper()], error=verdict.error)  # type: ignore[arg-type]
+
+    async def settle(self, wanted: Sequence[Any], connection: Any = None) -> None:
+        """Settle it as its handler asks: in the handler's transaction, if it has one."""
+        await self.raw._settle(wanted, self.tx if connection is None else connection)
+        if all(kind_in(item) != "extend" for item in wanted):
+            self.manual = True
+            if self.tx is None:
+                self._settled([self])
+
+    # --- as handlers see it -----------------------------------------------------------------------
+
+    def for_async(self) -> "EagerJob | EagerDelivery":
+        """The job or delivery for an async handler."""
+        raw = self.raw
+        if isinstance(raw, AsyncDelivery):
+            given: EagerJob | EagerDelivery = EagerDelivery(
+                raw.message, token=raw._token, core=raw._core, settle=self.settle
+            )
+        else:
+            given = EagerJob(raw._facts, settle=self.settle, ticket=raw._ticket, tx=self.tx)
+        given.tasks = self._tasks
+        return given
+
+    def for_threads(self, settle: Callable[..., None]) -> "Job[Any] | Delivery[Any]":
+        """The job or delivery for a sync handler, whose settles go where they are told to."""
+        raw = self.raw
+        if isinstance(raw, AsyncDelivery):
+            return Delivery(raw.message, token=raw._token, core=raw._core, settle=settle)
+        return Job(raw._facts, settle=settle, ticket=raw._ticket, tx=self.tx)
+
+    async def settles_done(self, *, strict: bool = False) -> BaseException | None:
+        """Wait for the settles that its handler has begun. Gives, or raises, the first error."""
+        tasks, self._tasks[:] = list(self._tasks), []
+        outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+        problem = next((outcome for outcome in outcomes if outcome is not None), None)
+        if strict and problem is not None:
+            raise problem
+        return problem
+
+
+def kind_in(item: Any) -> str:
+    """What is asked for by a settle of a job, or of a delivery."""
+    kind = item.kind if hasattr(item, "kind") else item.settle.kind
+    return str(kind.value)
+
+
+def eager(name: str) -> Callable[..., Any]:
+    """A settle that is begun when it is called, whether anybody awaits it or not."""
+
+    def begin(self: Any, *args: Any, **kwargs: Any) -> "Awaitable[None]":
+        settle = getattr(super(type(self), self), name)
+        task: asyncio.Task[None] = asyncio.get_running_loop().create_task(settle(*args, **kwargs))
+        self.tasks.append(task)
+        return task
+
+    return begin
+
+
+class EagerJob(AsyncJob[Any]):
+    """A job whose settles need not be awaited."""
+
+    tasks: list[asyncio.Task[None]]
+
+
+class EagerDelivery(AsyncDelivery[Any]):
+    """A delivery whose settles need not be awaited."""
+
+    tasks: list[asyncio.Task[None]]
+
+
+for _name in SETTLES:
+    setattr(EagerJob, _name, eager(_name))
+    setattr(EagerDelivery, _name, eager(_name))

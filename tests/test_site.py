@@ -1,0 +1,152 @@
+"""The documentation builds without a warning, is complete, and needs nothing from elsewhere."""
+
+import os
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import pytest
+import yaml
+
+import rowmq
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+PAGES = sorted(page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md"))
+FENCE = re.compile(r"^( *)```py(?:thon)?\b[^\n]*\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
+LOADING = {"script": "src", "img": "src", "iframe": "src", "link": "href", "source": "src"}
+
+
+class Page(HTMLParser):
+    """What a page links to, what it loads, and where links can lead."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self.loads: list[str] = []
+        self.anchors: set[str] = set()
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        values = {name: value for name, value in attrs if value is not None}
+        self.anchors.update(values[name] for name in ("id", "name") if name in values)
+        if tag == "a" and "href" in values:
+            self.links.append(values["href"])
+        if tag in LOADING and LOADING[tag] in values:
+            self.loads.append(values[LOADING[tag]])
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The built site. Only the theme's notice about a future MkDocs is turned off."""
+    folder = tmp_path_factory.mktemp("site")
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", folder],
+        cwd=ROOT,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "WARNING" not in done.stderr
+    return folder
+
+
+@pytest.fixture(scope="module")
+def pages(site: Path) -> dict[Path, Page]:
+    built = [path for path in site.rglob("*.html") if path.name != "404.html"]
+    return {path: Page(path.read_text()) for path in built}
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    nav = yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"]
+    assert sorted(pages_of(nav)) == PAGES
+
+
+def pages_of(nav: Any) -> list[str]:
+    if isinstance(nav, str):
+        return [nav]
+    entries = nav.values() if isinstance(nav, dict) else nav
+    return [page for entry in entries for page in pages_of(entry)]
+
+
+def test_every_page_is_built(site: Path) -> None:
+    for page in PAGES:
+        assert (site / page).with_suffix(".html").is_file()
+
+
+def test_links_lead_somewhere(site: Path, pages: dict[Path, Page]) -> None:
+    broken = [
+        f"{path.relative_to(site)} -> {link}"
+        for path, page in pages.items()
+        for link in page.links
+        if is_broken(path, link, pages)
+    ]
+    assert broken == []
+
+
+def is_broken(path: Path, link: str, pages: dict[Path, Page]) -> bool:
+    parts = urlsplit(link)
+    if parts.scheme or parts.netloc:
+        return False  # another site
+    target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
+    if target.is_dir():
+        target /= "index.html"
+    if target not in pages:
+        return not target.is_file()
+    return bool(parts.fragment) and unquote(parts.fragment) not in pages[target].anchors
+
+
+def test_nothing_is_loaded_from_elsewhere(site: Path, pages: dict[Path, Page]) -> None:
+    loaded = {load for page in pages.values() for load in page.loads}
+    assert loaded
+    assert [load for load in loaded if urlsplit(load).netloc] == []
+    own = [*(site / "assets").glob("*.css"), *(site / "assets").glob("*.js")]
+    styles = [path.read_text() for path in [*own, *site.rglob("stylesheets/*.css")]]
+    assert styles
+    assert not any(re.search(r"(@import|url\()[\"']?(https?:)?//", style) for style in styles)
+
+
+def test_search_works_from_a_server_and_from_files(site: Path, pages: dict[Path, Page]) -> None:
+    index = (site / "search" / "search_index.json").read_text()
+    assert "StaleLease" in index
+    assert (site / "search" / "search_index.js").read_text() == f"var __index = {index}"
+    assert any(load.endswith("iframe-worker.js") for load in pages[site / "index.html"].loads)
+
+
+def test_there_is_a_light_and_a_dark_palette(site: Path) -> None:
+    index = (site / "index.html").read_text()
+    assert 'data-md-color-scheme="default"' in index
+    assert 'data-md-color-scheme="slate"' in index
+
+
+def test_the_reference_has_every_public_name(site: Path, pages: dict[Path, Page]) -> None:
+    reference = set[str]()
+    for path, page in pages.items():
+        if path.parent == site / "reference":
+            reference |= page.anchors
+    undocumented = {"rowmq.DEFAULT_PREFIX", "rowmq.errors"}
+    wanted = {f"rowmq.{name}" for name in rowmq.__all__} - undocumented
+    wanted |= {f"rowmq.errors.{name}" for name in rowmq.errors.__all__}
+    for client in (rowmq.RowMQ, rowmq.AsyncRowMQ):
+        names = [name for name in dir(client) if not name.startswith("_")]
+        wanted |= {f"rowmq.{client.__name__}.{name}" for name in names}
+    assert sorted(wanted - reference) == []
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_python_of_a_page_is_run(page: str) -> None:
+    """Fences with `python` on the pages in docs/ are run by test_docs; all others are files of
+    examples/, which test_examples runs.
+    """
+    for fence in FENCE.finditer((DOCS / page).read_text()):
+        if fence[0].lstrip().startswith("```python"):
+            assert "/" not in page, "test_docs does not run this: include a file of examples/"
+        else:
+            assert all('--8<-- "' in line for line in fence[2].splitlines())
