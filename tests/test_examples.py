@@ -20,7 +20,7 @@ from tests.databases import Database, Databases
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "examples"
-SECONDS = 60
+SECONDS = 10
 
 
 class Folder:
@@ -385,8 +385,9 @@ def test_a_django_shop_publishes_in_atomic_and_runs_a_worker(example: Example) -
     folder.run("manage.py", "migrate")
     assert folder.run("manage.py", "rowmq_migrate") == ["up to date"], "SQLite does it by itself"
     folder.run("manage.py", "makemigrations", "--check")
+    folder.run("manage.py", "test", "--noinput")
     (folder.path / "visit.py").write_text(VISIT_DJANGO)
-    assert folder.run("visit.py") == ["201 {'id': 1}", "rolled back", "1 orders"]
+    assert folder.run("visit.py") == ["201 {'id': 1}", "rolled back", "refused", "1 orders"]
     with folder.running("manage.py", "worker") as worker:
         worker.wait_for("billed order 1")
     with client_of(folder, "shop.db") as mq:
@@ -398,8 +399,10 @@ import os
 import django
 os.environ["DJANGO_SETTINGS_MODULE"] = "shop.settings"
 django.setup()
-from django.db import transaction
+from django.db import connection, transaction
 from django.test import Client
+import rowmq
+from shop.messaging import client
 from shop.models import Order
 from shop.orders import place_order
 
@@ -411,6 +414,10 @@ try:
         raise ValueError
 except ValueError:
     print("rolled back")
+try:
+    client().publish("orders", {}, connection=connection)
+except rowmq.errors.NoTransaction:
+    print("refused")
 print(Order.objects.count(), "orders")
 """
 

@@ -25,6 +25,7 @@ __all__ = [
     "encode",
     "encode_headers",
     "error_text",
+    "said_by",
 ]
 
 ERROR_CHARS_MAX = 16_000
@@ -108,13 +109,21 @@ def error_text(error: str | BaseException | None) -> str | None:
     if error is None:
         return None
     if isinstance(error, BaseException):
-        text = f"{type(error).__name__}: {error}"
+        text = f"{type(error).__name__}: {said_by(error)}"
     elif isinstance(error, str):
         text = error
     else:
         raise InvalidOption(f"error must be a str or an exception, not {error!r}")
     text = text[:ERROR_CHARS_MAX].replace("\0", "\\0")
     return text.encode("utf-8", "backslashreplace").decode()
+
+
+def said_by(error: BaseException) -> str:
+    """What an exception says; its own code may raise, and must not hide it."""
+    try:
+        return str(error)
+    except Exception as problem:  # noqa: BLE001 - see above
+        return f"(what it says cannot be told: {type(problem).__name__})"
 
 
 _ENCODINGS = frozenset(int(encoding) for encoding in Encoding)

@@ -36,6 +36,7 @@ EPILOG = "\b\nExit codes:\n" + "\n".join(f"  {code:<5}{story}" for code, story i
 
 
 @click.group(
+    "rowmq",
     cls=Root,
     entries=ENTRIES,
     epilog=EPILOG,

@@ -79,12 +79,11 @@ def open_source(name: str) -> Source:
     if name == "-":
         return Source("stdin", sys.stdin.buffer, None)
     try:
-        stream = Path(name).open("rb")  # noqa: SIM115 - it is closed with the process
+        stream = Path(name).open("rb")  # noqa: SIM115 - it is closed with the command
     except OSError as error:
         raise click.UsageError(f"{visible(name)} cannot be read: {error.strerror}") from None
+    click.get_current_context().call_on_close(stream.close)
     found = os.fstat(stream.fileno())
-    if stat.S_ISDIR(found.st_mode):
-        raise click.UsageError(f"{visible(name)} is a folder")
     return Source(visible(name), stream, found.st_size if stat.S_ISREG(found.st_mode) else None)
 
 

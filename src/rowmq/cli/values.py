@@ -12,7 +12,7 @@ __all__ = ["DURATION", "FOREVER", "HEADER", "KEPT", "LIMIT", "MOMENT", "SIZE", "
 FOREVER = "forever"
 
 UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
-PART = re.compile(r"(\d+(?:\.\d+)?)(ms|[smhdw])")
+PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|[smhdw])")
 
 SIZES = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 SIZES |= {"K": 1024, "M": 1024**2, "G": 1024**3, "KIB": 1024, "MIB": 1024**2, "GIB": 1024**3}
@@ -50,7 +50,7 @@ class Size(click.ParamType):  # type: ignore[type-arg]  # not in every click
     name = "size"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        found = re.fullmatch(r"(\d+)\s*([a-zA-Z]*)", str(value).strip())
+        found = re.fullmatch(r"([0-9]+)\s*([a-zA-Z]*)", str(value).strip())
         if not found or found[2].upper() not in SIZES:
             self.fail(f"{value!r} is no size: write 65536, 64KiB or 1MiB", param, ctx)
         return int(found[1]) * SIZES[found[2].upper()]

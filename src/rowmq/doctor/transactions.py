@@ -85,7 +85,7 @@ def long_transaction(transaction: Transaction, case: Case, *, effect: str, advic
         application=transaction.application,
         state=transaction.state,
         age_seconds=round(transaction.seconds, 3),
-        statement=shortened(transaction.statement),
+        statement=shortened(transaction.statement, mysql=case.dialect.name == "mysql"),
         holds_back=held,
     )
 

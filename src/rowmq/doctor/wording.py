@@ -7,11 +7,14 @@ __all__ = ["count", "duration", "shortened", "size"]
 SHOWN_CHARS = 60
 """How much of a statement is shown."""
 
-# Strings of all kinds, also ones whose end was cut off, and numbers.
-_LITERALS = re.compile(
-    r"""'(?:[^'\\]|\\.|'')*(?:'|$) | "(?:[^"\\]|\\.|"")*$ | \$(\w*)\$.*?(?:\$\1\$|$)
-      | (?<![\w$"])\d[\w.]*""",
-    re.VERBOSE | re.DOTALL,
+# Comments, in which a quote means nothing; strings of all kinds, also ones whose end was cut off; and
+# numbers. What stands in double quotes is a name on PostgreSQL and mostly a string on MySQL.
+_LITERALS = r"""
+    (?P<comment> --[^\n]* | /\*.*?(?:\*/|$) ) | '(?:[^']|'')*(?:'|$)
+    | \$(?P<tag>\w*)\$.*?(?:\$(?P=tag)\$|$) | (?<![\w$"])\d[\w.]*"""
+_VALUES = re.compile(_LITERALS, re.VERBOSE | re.DOTALL)
+_VALUES_OF_MYSQL = re.compile(
+    _LITERALS + r"""| "(?:[^"]|"")*(?:"|$) | (?P<remark> \#[^\n]* )""", re.VERBOSE | re.DOTALL
 )
 
 
@@ -39,9 +42,20 @@ def count(number: int, what: str, many: str = "") -> str:
     return f"{number:,} {what if number == 1 else many or what + 's'}"
 
 
-def shortened(statement: str | None) -> str | None:
+def shortened(statement: str | None, *, mysql: bool = False) -> str | None:
     """The beginning of a statement, without any value that stands in it: it may be a secret."""
     if not statement:
         return None
-    text = " ".join(_LITERALS.sub("?", statement).split())
+    if "\\" in statement:
+        # Whether it escapes a quote depends on settings: nothing after the first quote is shown.
+        head, quote, _ = re.split(r"(['\"$]|$)", statement, maxsplit=1)
+        statement = head + quote
+    values = _VALUES_OF_MYSQL if mysql else _VALUES
+    text = " ".join(values.sub(hidden, statement).split())
     return text if len(text) <= SHOWN_CHARS else text[: SHOWN_CHARS - 1] + "…"
+
+
+def hidden(match: re.Match[str]) -> str:
+    """What stands in the place of a value, or of a comment."""
+    groups = match.groupdict()
+    return " " if groups["comment"] or groups.get("remark") else "?"

@@ -220,12 +220,17 @@ class Spare:
         self._lock = threading.Lock()
         self._driver: SyncDriver | None = None
 
-    def run(self, make: Callable[[], Operation[Any]]) -> None:
-        """Run an operation in a transaction of its own."""
+    @property
+    def driver(self) -> SyncDriver:
+        """What runs operations on it."""
         with self._lock:
             if self._driver is None:
                 self._driver = self._open()
-        self._driver.run(make)
+        return self._driver
+
+    def run(self, make: Callable[[], Operation[Any]]) -> None:
+        """Run an operation in a transaction of its own."""
+        self.driver.run(make)
 
     def close(self) -> None:
         """Let go of the connection, if there is one."""

@@ -457,9 +457,11 @@ COUNT_LETTERS = f"""
                 SELECT 1 AS one FROM {{dead_letters}} WHERE origin_topic = ? LIMIT {COUNT_MAX}) c),
            (SELECT MIN(failed_at) FROM {{dead_letters}} WHERE origin_topic = ?)"""
 
+# The first of an order, not MIN: for that MariaDB reads all rows of a queue.
 FAILED_QUEUES = """
     SELECT q.id, q.queue,
-           (SELECT MIN(f.finished_at) FROM {failed} f WHERE f.queue_id = q.id), {now}
+           (SELECT f.finished_at FROM {failed} f WHERE f.queue_id = q.id
+            ORDER BY f.queue_id, f.finished_at, f.job_id LIMIT 1), {now}
     FROM {queues} q ORDER BY q.id LIMIT ?"""
 
 FAILED = """
@@ -473,8 +475,10 @@ COUNT_FAILED = f"""
 QUEUES = """
     SELECT q.id, q.queue, q.paused,
            CASE WHEN q.max_in_flight IS NULL AND q.rate IS NULL THEN 0 ELSE 1 END,
-           (SELECT MAX(c.finished_at) FROM {completed} c WHERE c.queue_id = q.id),
-           (SELECT MAX(f.finished_at) FROM {failed} f WHERE f.queue_id = q.id), {now}
+           (SELECT c.finished_at FROM {completed} c WHERE c.queue_id = q.id
+            ORDER BY c.queue_id DESC, c.finished_at DESC, c.job_id DESC LIMIT 1),
+           (SELECT f.finished_at FROM {failed} f WHERE f.queue_id = q.id
+            ORDER BY f.queue_id DESC, f.finished_at DESC, f.job_id DESC LIMIT 1), {now}
     FROM {queues} q ORDER BY q.id LIMIT ?"""
 
 LANES = """

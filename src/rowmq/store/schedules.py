@@ -196,13 +196,12 @@ class Schedules:
         """
         yield from self.dialect.seize()
         schedule = firing.schedule
-        last_at = max((fire_at for fire_at, _ in firing.ticks), default=None)
-        values = (self.dialect.text(schedule.config_hash), schedule.next_at)
-        moved = yield self._statement(
-            "schedules.advance", ADVANCE, schedule.name, firing.next_at, last_at, then=values
-        )
-        if moved.rowcount != 1:
+        as_it_was = (self.dialect.text(schedule.config_hash), schedule.next_at)
+        found = yield self._statement("schedules.claim", CLAIM, schedule.name, then=as_it_was)
+        if not found.rows:
             return 0
+        last_at = max((fire_at for fire_at, _ in firing.ticks), default=schedule.last_at)
+        yield self._statement("schedules.advance", ADVANCE, schedule.name, firing.next_at, last_at)
         # From here on nobody else makes ticks of this schedule, until the commit.
         fires = {at: id for (at, _), id in zip(firing.ticks, ids, strict=True)}
         fresh = yield from self.ticks.take(schedule.name, schedule.config_hash, fires, schedule.now)
@@ -313,9 +312,12 @@ RESUME = "UPDATE {schedules} SET paused = 0, next_at = ? WHERE name = ?"
 
 REMOVE = "DELETE FROM {schedules} WHERE name = ?"
 
-ADVANCE = """
-    UPDATE {schedules} SET next_at = ?, last_at = COALESCE(?, last_at)
-    WHERE name = ? AND config_hash = ? AND next_at = ? AND paused = 0"""
+# Whoever waits for the row finds it changed when it is free.
+CLAIM = """
+    SELECT name FROM {schedules}
+    WHERE name = ? AND config_hash = ? AND next_at = ? AND paused = 0 {for_update}"""
+
+ADVANCE = "UPDATE {schedules} SET next_at = ?, last_at = ? WHERE name = ?"
 
 QUEUE_LIMIT = "SELECT max_payload_bytes FROM {queues} WHERE queue = ?"
 

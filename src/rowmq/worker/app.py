@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import inspect
+import logging
 import os
 from collections.abc import Callable, Collection, Iterable
 from types import TracebackType
@@ -27,6 +28,8 @@ from rowmq.worker.signals import stop_on_signals
 from rowmq.worker.sources import for_worker
 
 __all__ = ["App"]
+
+log = logging.getLogger("rowmq")
 
 F = TypeVar("F", bound=Callable[..., Any])
 M = TypeVar("M", bound=Middleware)
@@ -365,6 +368,7 @@ class App:
             await self._begin(handlers)
             try:
                 await self._stop.wait()
+                log.info("stopping; a second signal stops at once")
             finally:
                 complete = await self._end()
             return complete

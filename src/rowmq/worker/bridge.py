@@ -1,13 +1,21 @@
 """From a handler's thread to the worker's event loop: what it asks for is done there."""
 
 import asyncio
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
+from rowmq.client import AsyncRowMQ, spare_of
+from rowmq.drivers.base import take_steps
+from rowmq.drivers.callers import guest_of
+from rowmq.errors import InvalidInput
 from rowmq.message import Message, PublishResult
+from rowmq.queue.desk import Spare
 from rowmq.queue.queue import AsyncQueue
-from rowmq.store.statement import Result
-from rowmq.transaction import AsyncTransaction, Guard, Transaction, guard_of
+from rowmq.queue.queues import desk_of
+from rowmq.store.statement import Operation, Result
+from rowmq.subscriber.delivery import AsyncDelivery, claim, conclude
+from rowmq.transaction import AsyncTransaction, Guard, Transaction
 from rowmq.worker.unit import Unit
 
 __all__ = ["Bridge", "BridgedTransaction"]
@@ -18,23 +26,61 @@ T = TypeVar("T")
 class Bridge:
     """The way to one event loop, for the handlers of a worker that run in threads."""
 
-    def __init__(self) -> None:
+    def __init__(self, mq: AsyncRowMQ) -> None:
         self._loop = asyncio.get_running_loop()
+        self._database = mq._engine.database
+        self._spare = Spare(spare_of(mq._engine))
+        self._desk = desk_of(
+            mq._store,
+            self._run,
+            notifier=mq._notifier,
+            watcher=mq._watcher,
+            spare=spare_of(mq._engine),
+        )
 
     def do(self, work: Coroutine[Any, Any, T]) -> T:
         """Have the loop do something, and wait for it."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
-    def settler(self, unit: Unit) -> Any:
-        """What settles a unit for its handler: it returns when that is durable."""
+    def settler(self, unit: Unit) -> Callable[[Sequence[Any], Any], None]:
+        """What settles a unit for its handler: it returns when that is durable, or part of the
+        transaction of a connection.
+        """
 
-        def settle(wanted: Sequence[Any], connection: Any) -> None:
-            inner = (
-                inner_of(connection) if isinstance(connection, BridgedTransaction) else connection
-            )
-            self.do(unit.settle(wanted, inner))
+        async def settle(wanted: Sequence[Any], connection: Any) -> None:
+            unit.check_in_time()
+            await unit.settle(wanted, connection)
 
-        return settle
+        def call(wanted: Sequence[Any], connection: Any) -> None:
+            if connection is None or isinstance(connection, BridgedTransaction):
+                self.do(settle(wanted, None))
+            else:
+                unit.check_in_time()
+                self._settle_here(unit, wanted, connection)
+                unit.settled_by_handler(wanted, own=True)
+
+        return call
+
+    def _settle_here(self, unit: Unit, wanted: Sequence[Any], connection: Any) -> None:
+        """Settle in a transaction of the handler's own, whose connection is this thread's."""
+        raw = unit.raw
+        if not isinstance(raw, AsyncDelivery):
+            take_steps(self._desk.settle(wanted, connection))
+            return
+        claim(wanted)
+        try:
+            self._run(partial(raw._core.settling.settle_within, wanted), connection)
+        finally:
+            conclude(wanted)
+
+    def _run(self, make: Callable[[], Operation[T]], connection: Any = None) -> T:
+        driver = self._spare.driver
+        if connection is None:
+            return driver.run(make)
+        return driver.follow(guest_of(connection, self._database), make())
+
+    def close(self) -> None:
+        self._spare.close()
 
 
 class BridgedTransaction(Transaction):
@@ -46,7 +92,10 @@ class BridgedTransaction(Transaction):
 
     @property
     def _guard(self) -> Guard:  # type: ignore[override]
-        return guard_of(self._inner)
+        raise InvalidInput(
+            "a handler's transaction is used by itself: tx.publish(), tx.queue(name).put(), "
+            "tx.execute(); as connection= of a client it is not known"
+        )
 
     def execute(self, sql: str, params: Sequence[Any] | Mapping[str, Any] | None = None) -> Result:
         return self._bridge.do(self._inner.execute(sql, params))
@@ -85,8 +134,3 @@ class BridgedQueue:
             return self._bridge.do(value(*args, **kwargs))
 
         return call
-
-
-def inner_of(transaction: BridgedTransaction) -> AsyncTransaction:
-    """The transaction in the event loop."""
-    return transaction._inner

@@ -88,5 +88,19 @@ class Context:
         """Whether others may have the message by now, so that going on would do it twice."""
         return self._lost()
 
+    def seen_as(self, raw: AnyJob[Any] | AnyDelivery[Any]) -> "Context":
+        """The same, with another job or delivery in it: as a thread is to see it."""
+        other = Context(
+            handler=self.handler,
+            source=self.source,
+            job=raw if isinstance(raw, AnyJob) else None,
+            delivery=raw if isinstance(raw, AnyDelivery) else None,
+            progress=self.progress,
+            stopping=self._stopping,
+            lost=self._lost,
+        )
+        other.state = self.state
+        return other
+
     def __repr__(self) -> str:
         return f"<Context of {self.handler}: {self.job or self.delivery!r}>"

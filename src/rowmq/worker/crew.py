@@ -26,6 +26,9 @@ __all__ = ["Crew", "go_on"]
 
 log = logging.getLogger("rowmq")
 
+CANCEL_SECONDS = 1.0
+"""How long a handler that is cancelled has to come to an end."""
+
 BACKOFF_SECONDS_MAX = 10.0
 BACKOFF_SECONDS_FIRST = 0.1
 
@@ -82,7 +85,7 @@ class Crew:
         if late:
             name = self.handler.name
             log.warning("handler %s: %d were still at work when time was up", name, len(late))
-            await asyncio.wait(late)
+            await asyncio.wait(late, timeout=CANCEL_SECONDS)
         return not late
 
     async def close(self, seconds: float) -> bool:
@@ -138,25 +141,30 @@ class Crew:
     async def _work(self) -> None:
         while (unit := await self._buffer.take()) is not None:
             self._room.set()
-            self._running.add(unit)
-            try:
-                verdict = await self._executor.execute(unit)
-            except Exception:
-                log.exception("%r could not be handled", unit.raw)
-                verdict = Verdict("nack", "the worker could not handle it; see its log")
-            self._running.discard(unit)
-            await self._concluded(unit, verdict)
-            if self._around.stopping and unit.straggler is not None:
-                return
+            if self._source.lost(unit):
+                await self._settler.add(unit, RELEASE)  # if it is ours after all, others get it
+            else:
+                await self._execute(unit)
             if unit.straggler is not None:
+                if self._around.stopping:
+                    return
                 await asyncio.wait({unit.straggler})  # its thread is not free before
+            self._buffer.done(unit)
 
-    async def _concluded(self, unit: Unit, verdict: Verdict | None) -> None:
-        self.handled += 1
-        if verdict is not None:
-            self.failed += verdict.error is not None
-            await self._settler.add(unit, verdict)
-        self._buffer.done(unit)
+    async def _execute(self, unit: Unit) -> None:
+        """Handle a unit, and see that it is settled, whatever happens."""
+        verdict: Verdict | None = Verdict("nack", "the worker could not handle it; see its log")
+        self._running.add(unit)
+        try:
+            verdict = await self._executor.execute(unit)
+        except Exception:
+            log.exception("%r could not be handled", unit.raw)
+        finally:
+            self._running.discard(unit)
+            self.handled += 1
+            if verdict is not None:
+                self.failed += verdict.error is not None
+                await self._settler.add(unit, verdict)
 
     # --- for people -------------------------------------------------------------------------------
 

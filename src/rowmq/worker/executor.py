@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from rowmq.client import AsyncRowMQ, RowMQ
+from rowmq.codec import said_by
 from rowmq.cron.options import FIRE_AT_HEADER
 from rowmq.errors import AlreadySettled, RowMQError, StaleLease
 from rowmq.policy import AckPolicy
@@ -31,9 +32,6 @@ log = logging.getLogger("rowmq")
 
 Middleware = Callable[[Context, Callable[[], Awaitable[Any]]], Awaitable[Any]]
 
-FLAVOURED = (Role.DELIVERY, Role.JOB, Role.TRANSACTION, Role.CLIENT)
-"""What is another thing in a thread than in the event loop."""
-
 STOPPED = "the worker was stopped before its handler was done"
 
 
@@ -41,6 +39,7 @@ class Surroundings(Protocol):
     """What an executor needs of the worker that it is part of."""
 
     mq: AsyncRowMQ
+    bridge: Bridge
     middleware: Sequence[Middleware]
 
     def sync_client(self) -> RowMQ:
@@ -64,7 +63,6 @@ class Executor:
         self.handler = handler
         self._source = source
         self._around = around
-        self._bridge = Bridge()
         self._threads: Threads | None = None
         if not handler.is_async:
             self._threads = Threads(handler.pace.concurrency, f"rowmq-{handler.name}")
@@ -87,14 +85,15 @@ class Executor:
                 await self._call(unit)
         except asyncio.CancelledError as cancelled:
             error = self._cancelled(cancelled)
-        except (Exception, SystemExit) as failure:  # noqa: BLE001 - it decides on the unit
+        except BaseException as failure:  # noqa: BLE001 - whatever it is, it decides on the unit
             error = failure
+        unit.over = True
         problem = await unit.settles_done()
         if problem is not None and problem is not error:
             log.warning("handler %s: %r was not settled: %s", handler.name, unit.raw, problem)
         if error is not None:
             self._tell(unit, error)
-        if unit.manual:
+        if unit.manual and (error is None or not unit.tentative):
             self._source.finished([unit])
             return None
         verdict = verdict_of(handler.ack_policy, error)
@@ -127,7 +126,7 @@ class Executor:
             unit.raw.attempt,
             unit.raw,
             type(error).__name__,
-            error,
+            said_by(error),
             exc_info=None if expected else traced(error),
         )
 
@@ -144,7 +143,7 @@ class Executor:
                     unit.tx = settling_in(tx)
                     await unit.settle(unit.wanted(ACK))
         except BaseException:
-            unit.manual = False  # if it was settled in there, that is undone
+            unit.over, unit.manual = True, False  # if it was settled in there, that is undone
             raise
         finally:
             unit.tx = None
@@ -160,9 +159,9 @@ class Executor:
 
     async def _call_function(self, unit: Unit, context: Context) -> Any:
         handler = self.handler
-        arguments = {
-            name: self._give(role, unit, context) for name, role in handler.plan.roles.items()
-        }
+        seen = context if handler.is_async else self._in_thread(unit, context)
+        roles = handler.plan.roles
+        arguments = {name: self._give(role, unit, seen) for name, role in roles.items()}
         if self._threads is None:
             limit = asyncio.timeout(handler.timeout)
             try:
@@ -199,34 +198,32 @@ class Executor:
             lost=partial(self._source.lost, unit),
         )
 
+    def _in_thread(self, unit: Unit, context: Context) -> Context:
+        """The same, for a function in a thread."""
+        raw = unit.for_threads(self._around.bridge.settler(unit))
+        return context.seen_as(raw)
+
     def _give(self, role: Role, unit: Unit, context: Context) -> Any:
         """What a parameter of the function is given."""
-        if role in FLAVOURED:
-            return (
-                self._give_async(role, unit, context)
-                if self.handler.is_async
-                else self._give_sync(role, unit)
-            )
         given: dict[Role, Callable[[], Any]] = {
             Role.PAYLOAD: lambda: context.payload,
+            Role.DELIVERY: lambda: context.delivery,
+            Role.JOB: lambda: context.job,
             Role.MESSAGE: lambda: context.delivery and context.delivery.message,
-            Role.FIRE_TIME: lambda: fire_time_of(unit),
+            Role.TRANSACTION: lambda: self._transaction(unit),
+            Role.CLIENT: self._client,
             Role.PROGRESS: lambda: context.progress,
             Role.CONTEXT: lambda: context,
+            Role.FIRE_TIME: lambda: fire_time_of(unit),
         }
         return given[role]()
 
-    def _give_async(self, role: Role, unit: Unit, context: Context) -> Any:
-        if role is Role.TRANSACTION:
-            return unit.tx
-        return self._around.mq if role is Role.CLIENT else context.delivery or context.job
+    def _transaction(self, unit: Unit) -> AsyncTransaction | BridgedTransaction:
+        tx: AsyncTransaction = unit.tx
+        return tx if self.handler.is_async else BridgedTransaction(self._around.bridge, tx)
 
-    def _give_sync(self, role: Role, unit: Unit) -> Any:
-        if role is Role.TRANSACTION:
-            return BridgedTransaction(self._bridge, unit.tx)
-        if role is Role.CLIENT:
-            return self._around.sync_client()
-        return unit.for_threads(self._bridge.settler(unit))
+    def _client(self) -> AsyncRowMQ | RowMQ:
+        return self._around.mq if self.handler.is_async else self._around.sync_client()
 
 
 def traced(error: BaseException) -> tuple[type[BaseException], BaseException, Any]:

@@ -1,6 +1,8 @@
 """What a handler wants to be given, read from its annotations, once, when it is declared."""
 
+import functools
 import inspect
+import types
 import typing
 from collections.abc import Callable
 from datetime import datetime
@@ -88,34 +90,63 @@ class Plan(msgspec.Struct, frozen=True):
 
 def plan_of(function: Callable[..., Any], work: Work, *, transactional: bool) -> Plan:
     """What to give a handler. Raises `InvalidOption` if it cannot be called so."""
+    check_function(function)
     hints = hints_of(function)
     roles: dict[str, Role] = {}
     implied: Any = None
+    candidates: list[inspect.Parameter] = []
     for parameter in inspect.signature(function).parameters.values():
-        hint = hints.get(parameter.name)
-        kind = typing.get_origin(hint) or hint
-        role = role_of(kind, work)
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             continue
+        check_named(function, parameter)
+        hint = without_none(hints.get(parameter.name))
+        kind = typing.get_origin(hint) or hint
+        role = role_of(kind, work)
         if role is Role.PAYLOAD:
-            if parameter.default is not parameter.empty and Role.PAYLOAD in roles.values():
-                continue
-            check_alone(function, parameter, roles)
-        else:
-            check_role(function, parameter.name, role, kind, work)
-            implied = next(iter(typing.get_args(hint)), implied)
+            candidates.append(parameter)
+            continue
+        check_role(function, parameter.name, role, kind, work)
+        implied = next(iter(typing.get_args(hint)), implied)
         roles[parameter.name] = role
-    payload = next((name for name, role in roles.items() if role is Role.PAYLOAD), None)
-    plan = Plan(roles, check_type(none_if_any(implied if payload is None else hints.get(payload))))
+    payload = payload_among(function, candidates)
+    wanted = implied
+    if payload is not None:
+        roles[payload.name] = Role.PAYLOAD
+        wanted = hints.get(payload.name)
+    plan = Plan(roles, check_type(none_if_any(wanted)))
     check_transaction(function, plan, transactional=transactional)
     return plan
 
 
+def payload_among(
+    function: Callable[..., Any], candidates: list[inspect.Parameter]
+) -> inspect.Parameter | None:
+    """The parameter for the payload: the one that must be given, or else the first."""
+    needed = [parameter for parameter in candidates if parameter.default is parameter.empty]
+    if len(needed) > 1:
+        raise InvalidOption(
+            f"handler {name_of(function)} has two parameters for the payload, {needed[0].name!r} "
+            f"and {needed[1].name!r}: annotate what is not the payload, as in `job: rowmq.Job`, or "
+            f"give it a default"
+        )
+    return next(iter(needed or candidates), None)
+
+
+def without_none(hint: Any) -> Any:
+    """What is optional, if one of ours is: a worker always has it to give."""
+    if typing.get_origin(hint) not in (typing.Union, types.UnionType):
+        return hint
+    ours = [kind for kind in typing.get_args(hint) if is_ours(typing.get_origin(kind) or kind)]
+    return ours[0] if len(ours) == 1 else hint
+
+
+def is_ours(kind: Any) -> bool:
+    return isinstance(kind, type) and kind in ROLES
+
+
 def hints_of(function: Callable[..., Any]) -> dict[str, Any]:
     """The annotations of a handler, resolved."""
-    target = inspect.unwrap(function)
-    while hasattr(target, "func"):  # a functools.partial
-        target = target.func
+    target = plain(inspect.unwrap(plain(function)))
     if not inspect.isroutine(target):
         target = type(target).__call__
     try:
@@ -141,15 +172,26 @@ def none_if_any(hint: Any) -> Any:
     return None if hint in (Any, object) or isinstance(hint, typing.TypeVar) else hint
 
 
-def check_alone(
-    function: Callable[..., Any], parameter: inspect.Parameter, roles: dict[str, Role]
-) -> None:
-    taken = [name for name, role in roles.items() if role is Role.PAYLOAD]
-    if taken:
+def check_function(function: Callable[..., Any]) -> None:
+    """Refuse what would be called and do nothing."""
+    target = plain(function)
+    if isinstance(target, type):
         raise InvalidOption(
-            f"handler {name_of(function)} has two parameters for the payload, {taken[0]!r} and "
-            f"{parameter.name!r}: annotate what is not the payload, as in `job: rowmq.Job`, or "
-            f"give it a default"
+            f"a handler is a function, and {name_of(function)} is a class: give an instance of it"
+        )
+    called = target if inspect.isroutine(target) else type(target).__call__
+    if inspect.isgeneratorfunction(called) or inspect.isasyncgenfunction(called):
+        raise InvalidOption(
+            f"handler {name_of(function)} has a `yield`, so calling it would run nothing of it: "
+            f"use return, or none"
+        )
+
+
+def check_named(function: Callable[..., Any], parameter: inspect.Parameter) -> None:
+    if parameter.kind is parameter.POSITIONAL_ONLY:
+        raise InvalidOption(
+            f"handler {name_of(function)} takes {parameter.name!r} by position only: its arguments "
+            f"are given by name, so leave out the `/`"
         )
 
 
@@ -179,17 +221,20 @@ def check_transaction(function: Callable[..., Any], plan: Plan, *, transactional
 
 def is_async(function: Callable[..., Any]) -> bool:
     """Whether calling it gives something to await."""
-    target = function
-    while hasattr(target, "func"):
-        target = target.func
+    target = plain(function)
     return inspect.iscoroutinefunction(target) or inspect.iscoroutinefunction(
         getattr(target, "__call__", None)  # noqa: B004 - an object with an async call
     )
 
 
+def plain(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function of a partial."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return function
+
+
 def name_of(function: Callable[..., Any]) -> str:
     """What people know a handler by."""
-    target = function
-    while hasattr(target, "func"):
-        target = target.func
+    target = plain(function)
     return str(getattr(target, "__name__", type(target).__name__))

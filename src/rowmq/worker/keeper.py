@@ -38,13 +38,22 @@ LEASE_SECONDS = 30.0
 STOP_SECONDS = 5.0
 
 
+class Lock:
+    """One lock: how many units there are in it, and until when it is surely ours."""
+
+    __slots__ = ("units", "until")
+
+    def __init__(self, until: float) -> None:
+        self.units = 0
+        self.until = until
+
+
 class Kept:
     """The locks that last equally long."""
 
     def __init__(self, lock_us: int) -> None:
         self.lock_us = lock_us
-        self.tokens: dict[int, int] = {}
-        """How many units there are in each lock."""
+        self.tokens: dict[int, Lock] = {}
         self.due_at = time.monotonic() + self.seconds / EXTEND_PART
 
     @property
@@ -91,17 +100,17 @@ class Keeper:
 
     # --- locks ------------------------------------------------------------------------------------
 
-    def keep(self, units: Iterable[Unit], lock_us: int) -> None:
-        """Keep the locks of units, from now on."""
+    def keep(self, units: Iterable[Unit], lock_us: int, *, began: float) -> None:
+        """Keep the locks of units, whose claim began then, from now on."""
         with self._changed:
             kept = self._kept.get(lock_us)
             if kept is None or not kept.tokens:
                 kept = self._kept[lock_us] = Kept(lock_us)
                 self._changed.notify()
+            until = began + kept.seconds
             for unit in units:
-                token = unit.lock_token
-                if token is not None:
-                    kept.tokens[token] = kept.tokens.get(token, 0) + 1
+                if unit.lock_token is not None:
+                    kept.tokens.setdefault(unit.lock_token, Lock(until)).units += 1
 
     def let_go(self, units: Iterable[Unit]) -> None:
         """Units are settled, or lost: a lock without any is not kept."""
@@ -111,15 +120,19 @@ class Keeper:
                 for kept in self._kept.values():
                     if token is None or token not in kept.tokens:
                         continue
-                    kept.tokens[token] -= 1
-                    if not kept.tokens[token]:
+                    kept.tokens[token].units -= 1
+                    if not kept.tokens[token].units:
                         del kept.tokens[token]
                         self._lost.discard(token)
                         self._suspected.discard(token)
 
     def lost(self, unit: Unit) -> bool:
-        """Whether the lock of a unit is known to be gone."""
-        return unit.lock_token in self._lost
+        """Whether the lock of a unit is gone, or may be: it was not extended in time."""
+        token = unit.lock_token
+        if token is None or token in self._lost:
+            return token is not None
+        locks = (kept.tokens.get(token) for kept in list(self._kept.values()))
+        return any(lock is not None and lock.until < time.monotonic() for lock in locks)
 
     def report(self) -> None:
         """A handler has something to tell: say so soon."""
@@ -165,6 +178,8 @@ class Keeper:
             kept.due_at = time.monotonic() + kept.seconds / RETRY_PART
             return
         with self._changed:
+            for token in there & set(kept.tokens):
+                kept.tokens[token].until = began + kept.seconds
             missing = {token for token in tokens - there if token in kept.tokens}
             lost = missing & self._suspected
             self._suspected |= missing

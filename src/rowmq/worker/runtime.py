@@ -12,9 +12,12 @@ from typing import Any
 
 import rowmq
 from rowmq.client import AsyncRowMQ, RowMQ, connect, connect_async, spare_of
+from rowmq.drivers.sqlite import AsyncSQLiteDriver, MemoryPool
+from rowmq.errors import ConfigurationError
 from rowmq.message import RunningInfo
 from rowmq.options import own_name
 from rowmq.store.workers import WorkerFacts
+from rowmq.worker.bridge import Bridge
 from rowmq.worker.crew import Crew
 from rowmq.worker.executor import Middleware
 from rowmq.worker.handler import Handler
@@ -65,6 +68,7 @@ class Runtime:
         self.name = own_name()
         self.middleware = middleware
         self.mq: AsyncRowMQ
+        self.bridge: Bridge
         self._url = url
         self._options = options
         self._app = app
@@ -109,11 +113,14 @@ class Runtime:
 
     async def _start(self) -> None:
         await self.mq._check_schema()
-        if any(h.plan.wants(Role.CLIENT) and not h.is_async for h in self._handlers):
+        threads = [h.name for h in self._handlers if h.plan.wants(Role.CLIENT) and not h.is_async]
+        if threads:
+            self._refuse_memory(threads)
             self._sync = await asyncio.to_thread(connect, self._url, **self._options)
         for hook in self._startup:
             await called(hook)
         self._hooked = True
+        self.bridge = Bridge(self.mq)
         self._keeper = self._new_keeper()
         self._keeper.start()
         await self._install_ticks()
@@ -148,6 +155,7 @@ class Runtime:
             await self._quiet(called(hook))
         if self._keeper is not None:
             await asyncio.to_thread(self._keeper.stop)
+            self.bridge.close()
         if self._sync is not None:
             await self._quiet(asyncio.to_thread(self._sync.close))
         await self._quiet(self.mq.close())
@@ -163,6 +171,15 @@ class Runtime:
             if isinstance(outcome, BaseException):
                 log.warning("while worker %s stopped: %r", self.name, outcome)
         return [False if isinstance(outcome, BaseException) else outcome for outcome in outcomes]
+
+    def _refuse_memory(self, handlers: Sequence[str]) -> None:
+        """A database in memory has one client, and a thread needs another."""
+        driver = self.mq._driver
+        if isinstance(driver, AsyncSQLiteDriver) and isinstance(driver.sync.pool, MemoryPool):
+            raise ConfigurationError(
+                f"handler {handlers[0]} runs in a thread and wants a client, which a database in "
+                f"memory cannot give: use a file, as in sqlite:///queue.db, or an async handler"
+            )
 
     def _new_keeper(self) -> Keeper:
         facts = WorkerFacts(

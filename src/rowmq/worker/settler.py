@@ -91,13 +91,14 @@ class Settler:
                 return
             except TransientError as error:
                 log.warning("%d of %r wait to be settled: %s", len(left), self._source.name, error)
-            except RowMQError as error:
+            except Exception as error:
                 if len(left) > 1:
                     for item in unsettled(left):
                         await self._try([item])
                     return
                 if not isinstance(error, DatabaseError) or attempt >= TRIES_MAX:
-                    log.warning("%r was not settled: %s", left[0][0].raw, error)
+                    known = isinstance(error, RowMQError)
+                    log.warning("%r was not settled: %s", left[0][0].raw, error, exc_info=not known)
                     return
             self.failing_since = self.failing_since or time.monotonic()
             await asyncio.sleep(backoff_seconds(attempt))

@@ -1,7 +1,6 @@
 """SIGTERM and SIGINT: the first one asks to stop, a second one stops at once."""
 
 import contextlib
-import logging
 import os
 import signal
 import threading
@@ -9,8 +8,6 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 
 __all__ = ["stop_on_signals"]
-
-log = logging.getLogger("rowmq")
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -31,8 +28,7 @@ def stop_on_signals(stop: Callable[[], None]) -> Iterator[None]:
             os.write(2, b"stopped at once; what was at work comes again after its time\n")
             os._exit(128 + number)
         asked = True
-        log.info("%s: stopping; once more stops at once", signal.Signals(number).name)
-        stop()
+        stop()  # and nothing else: the signal may have come upon a log line that is being written
 
     before = {number: signal.signal(number, ask) for number in SIGNALS}
     try:

@@ -1,5 +1,6 @@
 """Where units come from: a topic, as one subscriber of a group; or a queue."""
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
@@ -113,11 +114,12 @@ class QueueSource(Source):
     async def fetch(self, limit: int) -> list[Unit]:
         assert self._waiter is not None  # noqa: S101 - opened before
         self._waiter.calm()
+        began = time.monotonic()
         jobs = await self._queue.try_poll_many(limit)
         units = [Unit(job, self.finished) for job in jobs]
         if units:
             self._empty = 0
-            self._keeper.keep(units, self._view.lock_us)
+            self._keeper.keep(units, self._view.lock_us, began=began)
             return units
         self._empty = min(self._empty + 1, EMPTY_LOOKS_MAX)
         await self._waiter.wait(self._queue._core.pause(self._empty))

@@ -5,6 +5,8 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple
 
+from rowmq.codec import error_text
+from rowmq.errors import AlreadySettled
 from rowmq.policy import AckPolicy
 from rowmq.queue.job import AsyncJob, Job
 from rowmq.store.settles import Kind as JobKind
@@ -59,16 +61,18 @@ class Unit:
         "finished",
         "manual",
         "order",
+        "over",
         "progress",
         "raw",
         "straggler",
+        "tentative",
         "tx",
     )
 
     def __init__(
         self,
         raw: "AsyncJob[Any] | AsyncDelivery[Any]",
-        settled: "Callable[[Sequence[Unit]], None]",
+        settled: "Callable[[Sequence[Unit]], None] | None" = None,
     ) -> None:
         """`settled` is told when its handler has settled it."""
         self.raw = raw
@@ -83,6 +87,10 @@ class Unit:
         self.began_at = 0.0
         self.manual = False
         """Whether its handler has settled it."""
+        self.tentative = False
+        """Whether that is part of a transaction of the handler's own, which may yet be undone."""
+        self.over = False
+        """Whether its handler's time is over, and what it does now comes too late."""
         self.tx: Any = None
         """The transaction of its handler, while that is open."""
         self.straggler: asyncio.Future[Any] | None = None
@@ -113,16 +121,32 @@ class Unit:
 
     def wanted(self, verdict: Verdict) -> list[Any]:
         """A verdict, as its source takes it."""
-        kinds = DeliveryKind if isinstance(self.raw, AsyncDelivery) else JobKind
-        return self.raw._as(kinds[verdict.kind.upper()], error=verdict.error)  # type: ignore[arg-type]
+        kinds: Any = DeliveryKind if isinstance(self.raw, AsyncDelivery) else JobKind
+        try:
+            return self.raw._as(kinds[verdict.kind.upper()], error=verdict.error)
+        except Exception as error:  # noqa: BLE001 - a retry strategy of the user's may raise anything
+            problem = f"{error_text(verdict.error)}; and its retry strategy: {error_text(error)}"
+            return self.raw._as(kinds.REJECT, error=problem)
 
     async def settle(self, wanted: Sequence[Any], connection: Any = None) -> None:
         """Settle it as its handler asks: in the handler's transaction, if it has one."""
         await self.raw._settle(wanted, self.tx if connection is None else connection)
-        if all(kind_in(item) != "extend" for item in wanted):
-            self.manual = True
-            if self.tx is None:
-                self._settled([self])
+        self.settled_by_handler(wanted, own=connection is not None)
+
+    def settled_by_handler(self, wanted: Sequence[Any], *, own: bool) -> None:
+        """Its handler has settled it, perhaps in a transaction of its own."""
+        if any(kind_in(item) == "extend" for item in wanted):
+            return
+        self.manual, self.tentative = True, own
+        if self.tx is None and not own and self._settled is not None:
+            self._settled([self])
+
+    def check_in_time(self) -> None:
+        """Refuse what a handler does after its time."""
+        if self.over:
+            raise AlreadySettled(
+                f"{self.raw!r}: its handler had ended, or run out of time, so this changed nothing"
+            )
 
     # --- as handlers see it -----------------------------------------------------------------------
 
@@ -135,7 +159,7 @@ class Unit:
             )
         else:
             given = EagerJob(raw._facts, settle=self.settle, ticket=raw._ticket, tx=self.tx)
-        given.tasks = self._tasks
+        given.unit, given.tasks = self, self._tasks
         return given
 
     def for_threads(self, settle: Callable[..., None]) -> "Job[Any] | Delivery[Any]":
@@ -165,6 +189,7 @@ def eager(name: str) -> Callable[..., Any]:
     """A settle that is begun when it is called, whether anybody awaits it or not."""
 
     def begin(self: Any, *args: Any, **kwargs: Any) -> "Awaitable[None]":
+        self.unit.check_in_time()
         settle = getattr(super(type(self), self), name)
         task: asyncio.Task[None] = asyncio.get_running_loop().create_task(settle(*args, **kwargs))
         self.tasks.append(task)
@@ -176,12 +201,14 @@ def eager(name: str) -> Callable[..., Any]:
 class EagerJob(AsyncJob[Any]):
     """A job whose settles need not be awaited."""
 
+    unit: Unit
     tasks: list[asyncio.Task[None]]
 
 
 class EagerDelivery(AsyncDelivery[Any]):
     """A delivery whose settles need not be awaited."""
 
+    unit: Unit
     tasks: list[asyncio.Task[None]]
 
 

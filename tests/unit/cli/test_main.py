@@ -1,31 +1,32 @@
-"""The command: what it prints, what it changes, and what it says when it cannot."""
+"""The command as a whole: help, exit codes, errors, and what it needs to start."""
 
 import json
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
+import click
 import pytest
-from click.testing import CliRunner
 
 import rowmq
-from rowmq.cli.main import app, main
+from rowmq.cli.failing import CODES
+from rowmq.cli.main import ENTRIES, app
+from tests.unit.cli.running import answer, command, invoke, url_of
 
-runner = CliRunner()
-
-
-@pytest.fixture(autouse=True)
-def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("ROWMQ_URL", "ROWMQ_PREFIX", "ROWMQ_SCHEMA"):
-        monkeypatch.delenv(name, raising=False)
-
-
-def run(*arguments: str) -> str:
-    result = runner.invoke(app, arguments)
-    assert result.exit_code == 0, result.output
-    return result.stdout
+LOOKING = [
+    ["topics"], ["topics", "t"], ["groups", "t"], ["groups", "drop", "t", "g", "--yes"],
+    ["lag", "t"], ["seek", "t", "g", "--to", "latest", "--yes"], ["tail", "t"], ["dlq", "t"],
+    ["dlq", "show", "t", "1"], ["dlq", "redrive", "t"], ["dlq", "purge", "t", "--yes"],
+    ["queues"], ["queues", "pause", "q"], ["jobs", "q"], ["jobs", "show", "q", "1"],
+    ["jobs", "retry", "q", "--all"], ["jobs", "drop", "q", "k", "--yes"],
+    ["jobs", "prune", "q", "--yes"], ["schedules"], ["schedules", "run", "s"], ["gc"],
+    ["workers"],
+]  # fmt: skip
+"""Commands that find something, or nothing, and make no database."""
 
 
 def tables(path: Path) -> set[str]:
@@ -34,75 +35,201 @@ def tables(path: Path) -> set[str]:
         return {name for (name,) in connection.execute(query)}
 
 
+def every_command() -> Iterator[tuple[list[str], click.Command]]:
+    """All commands that do something, with the words that call them."""
+    context = click.Context(app, info_name="rowmq")
+    for name in ENTRIES:
+        found = app.get_command(context, name)
+        assert found is not None
+        if isinstance(found, click.Group):
+            for below, subcommand in found.commands.items():
+                yield [name, below], subcommand
+        else:
+            yield [name], found
+
+
+OTHERS = {"worker", "doctor", "demo"}
+"""What has tests of its own."""
+
+COMMANDS = [
+    pytest.param(words, found, id=" ".join(words))
+    for words, found in every_command()
+    if words[0] not in OTHERS
+]
+
+
+# --- help -----------------------------------------------------------------------------------------
+
+
 def test_version() -> None:
-    assert run("--version") == f"rowmq {rowmq.__version__}\n"
+    assert answer(None, "--version") == f"rowmq {rowmq.__version__}\n"
 
 
 @pytest.mark.parametrize("flag", ["-h", "--help"])
-def test_help_names_every_command(flag: str) -> None:
-    shown = run(flag)
-    for command in ("demo", "migrate", "sql"):
-        assert command in shown
+def test_help_names_every_command_under_a_heading(flag: str) -> None:
+    shown = answer(None, flag)
+    lines = shown.splitlines()
+    for heading in ("Messages:", "Jobs:", "Operations:"):
+        assert heading in lines
+    for name, entry in ENTRIES.items():
+        (line,) = [line for line in lines if line.startswith(f"  {name} ")]
+        assert line.endswith(entry.summary)
+        assert len(line) <= 80
+
+
+def test_help_tells_what_exit_codes_mean() -> None:
+    shown = answer(None, "--help")
+    for code, story in CODES.items():
+        assert f"{code:<5}{story}" in shown
+
+
+@pytest.mark.parametrize("name", [name for name in ENTRIES if name not in OTHERS])
+def test_help_says_of_a_command_what_its_own_help_says(name: str) -> None:
+    assert ENTRIES[name].summary in answer(None, name, "--help")
+
+
+@pytest.mark.parametrize(("words", "found"), COMMANDS)
+def test_a_command_explains_itself_with_an_example(words: list[str], found: Any) -> None:
+    shown = answer(None, *words, "--help")
+    first = (found.help or "").split("\n")[0]
+    assert first.endswith(".")
+    assert first in shown
+    assert f"    rowmq {words[0]}" in shown or words[0] == "completion"
+    assert "--json" in shown
+    assert max(map(len, shown.splitlines())) <= 100
+
+
+@pytest.mark.parametrize(("words", "found"), COMMANDS)
+def test_a_command_that_needs_a_database_says_how_to_name_one(
+    words: list[str], found: click.Command
+) -> None:
+    if not any(param.name == "url" for param in found.params):
+        assert words[0] in ("sql", "completion")
+        return
+    needed = ["x" for p in found.params if isinstance(p, click.Argument) and p.required]
+    numbers = ["1" if p.type is click.INT else "x" for p in found.params if p.required]
+    given = numbers[: len(needed)] + (["--to", "latest"] if words == ["seek"] else [])
+    result = invoke(None, *words, *given)
+    assert result.exit_code == 2
+    assert "ROWMQ_URL" in result.stderr
+    assert "--url" in result.stderr
+
+
+def test_a_word_that_is_no_command_is_answered_with_one() -> None:
+    result = invoke(None, "topic")
+    assert result.exit_code == 2
+    assert "Did you mean 'topics'?" in result.stderr
+
+
+def test_help_needs_neither_the_commands_nor_tables_and_colours() -> None:
+    code = (
+        "import sys\n"
+        "from rowmq.cli.main import app\n"
+        "try:\n    app(['--help'])\n"
+        "except SystemExit:\n    pass\n"
+        "print([name for name in sys.modules if name in ('rich', 'rowmq.cli.topics', 'psycopg')])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize(
+    "start", [[Path(sys.executable).with_name("rowmq")], command()], ids=["installed", "module"]
+)
+def test_the_command_runs(start: list[Any]) -> None:
+    done = subprocess.run([*start, "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout == f"rowmq {rowmq.__version__}\n"
+
+
+# --- what only looks makes nothing ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("words", LOOKING, ids=" ".join)
+def test_what_looks_at_a_file_that_is_not_there_makes_none(
+    tmp_path: Path, words: list[str]
+) -> None:
+    result = invoke(url_of(tmp_path), *words)
+    assert result.exit_code == 3
+    assert "there is no file" in result.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("words", [["topics"], ["queues"], ["gc"]], ids=" ".join)
+def test_what_looks_at_a_file_of_another_program_makes_no_tables(
+    tmp_path: Path, words: list[str]
+) -> None:
+    path = tmp_path / "queue.db"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE theirs (n integer)")
+    result = invoke(url_of(tmp_path), *words)
+    assert result.exit_code == 1
+    assert "SchemaMissing" in result.stderr
+    assert tables(path) == {"theirs"}
+
+
+# --- sql and migrate ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("database", ["postgresql", "mysql", "mariadb", "sqlite"])
 def test_sql_prints_the_schema_and_nothing_else(database: str) -> None:
-    assert run("sql", database) == rowmq.schema_sql(database)
-    shown = run("sql", database, "--prefix", "other_")
+    assert answer(None, "sql", database) == rowmq.schema_sql(database)
+    shown = answer(None, "sql", database, "--prefix", "other_")
     assert shown == rowmq.schema_sql(database, prefix="other_")
+    shown = answer(None, "sql", database, "--json")
+    assert json.loads(shown) == {"database": database, "sql": rowmq.schema_sql(database)}
 
 
 def test_sql_takes_a_schema() -> None:
-    shown = run("sql", "postgresql", "--schema", "queue")
+    shown = answer(None, "sql", "postgresql", "--schema", "queue")
     assert shown == rowmq.schema_sql("postgresql", schema="queue")
 
 
 def test_sql_refuses_a_database_it_does_not_know() -> None:
-    result = runner.invoke(app, ["sql", "oracle"])
+    result = invoke(None, "sql", "oracle")
     assert result.exit_code == 2
     assert "postgresql" in result.stderr
 
 
 def test_migrate_makes_the_tables_and_says_so(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path / 'queue.db'}"
-    assert run("migrate", "--url", url) == "applied 0001 initial\n"
+    url = url_of(tmp_path)
+    assert answer(None, "migrate", "--url", url) == "applied 0001 initial\n"
     assert "rowmq_messages" in tables(tmp_path / "queue.db")
-    assert run("migrate", "--url", url) == "up to date\n"
+    assert answer(None, "migrate", "--url", url) == "up to date\n"
 
 
 def test_migrate_can_answer_in_json(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path / 'queue.db'}"
-    (applied,) = json.loads(run("migrate", "--url", url, "--json"))
+    url = url_of(tmp_path)
+    (applied,) = json.loads(answer(None, "migrate", "--url", url, "--json"))
     assert (applied["version"], applied["name"]) == (1, "initial")
-    assert json.loads(run("migrate", "--url", url, "--json")) == []
+    assert json.loads(answer(None, "migrate", "--url", url, "--json")) == []
 
 
 def test_a_dry_run_prints_the_sql_and_changes_nothing(tmp_path: Path) -> None:
-    path = tmp_path / "queue.db"
-    url = f"sqlite:///{path}"
-    assert run("migrate", "--url", url, "--dry-run").rstrip() == rowmq.schema_sql("sqlite").rstrip()
-    assert not path.exists() or tables(path) == set()
+    url = url_of(tmp_path)
+    shown = answer(None, "migrate", "--url", url, "--dry-run")
+    assert shown.rstrip() == rowmq.schema_sql("sqlite").rstrip()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_dry_run_on_tables_that_are_up_to_date(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path / 'queue.db'}"
-    run("migrate", "--url", url)
-    assert run("migrate", "--url", url, "--dry-run") == "-- up to date\n"
+    url = url_of(tmp_path)
+    answer(None, "migrate", "--url", url)
+    assert answer(None, "migrate", "--url", url, "--dry-run") == "-- up to date\n"
 
 
-def test_the_url_may_come_from_the_environment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("ROWMQ_URL", f"sqlite:///{tmp_path / 'queue.db'}")
-    monkeypatch.setenv("ROWMQ_PREFIX", "other_")
-    run("migrate")
+def test_settings_may_come_from_the_environment(tmp_path: Path) -> None:
+    done = subprocess.run(
+        command("migrate"),
+        env={"ROWMQ_URL": url_of(tmp_path), "ROWMQ_PREFIX": "other_"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "applied 0001 initial\n"
     assert "other_messages" in tables(tmp_path / "queue.db")
 
 
-def test_a_url_must_be_given() -> None:
-    result = runner.invoke(app, ["migrate"])
-    assert result.exit_code == 2
-    assert "--url" in result.stderr
+# --- errors ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -115,26 +242,52 @@ def test_a_url_must_be_given() -> None:
         (["migrate", "--url", f"sqlite:///{__file__}"], "NotADatabase"),
         (["migrate", "--url", "sqlite://", "--prefix", "A;B"], "ConfigurationError"),
         (["sql", "sqlite", "--schema", "queue"], "ConfigurationError"),
+        (["topics", "--url", "postgresql://user:hunter2@127.0.0.1:1/db"], "DatabaseUnreachable"),
     ],
 )
-def test_an_error_is_one_sentence_and_exit_code_1(
-    arguments: list[str],
-    error: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["rowmq", *arguments])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    shown = capsys.readouterr()
-    assert ended.value.code == 1
-    assert shown.out == ""
-    assert shown.err.startswith(f"error: {error}: ")
-    assert len(shown.err.splitlines()) == 1
-    assert "hunter2" not in shown.err
+def test_an_error_is_one_sentence_and_exit_code_1(arguments: list[str], error: str) -> None:
+    result = invoke(None, *arguments)
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    assert result.stderr.startswith(f"error: {error}: ")
+    assert len(result.stderr.splitlines()) == 1
+    assert "hunter2" not in result.output
+    told = json.loads(invoke(None, *arguments, "--json").stderr)
+    assert told["error"] == error
+    assert set(told) == {"error", "message"}
 
 
-def test_the_installed_command_runs() -> None:
-    command = Path(sys.executable).with_name("rowmq")
-    done = subprocess.run([command, "--version"], capture_output=True, text=True, check=True)
-    assert done.stdout == f"rowmq {rowmq.__version__}\n"
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["migrate", "postgresql://user:hunter2@host/db"],
+        ["topics", "a", "postgresql://user:hunter2@host/db"],
+        ["postgresql://user:hunter2@host/db"],
+        ["lag", "t", "--interval", "postgresql://user:hunter2@host/db"],
+    ],
+)
+def test_a_password_is_not_repeated_wherever_it_was_written(arguments: list[str]) -> None:
+    for more in ([], ["--json"]):
+        result = invoke("sqlite://", *arguments, *more)
+        assert result.exit_code == 2
+        assert "hunter2" not in result.output
+        assert "***@host" in result.stderr
+
+
+def test_wrong_usage_is_json_too(tmp_path: Path) -> None:
+    result = invoke(url_of(tmp_path), "tail", "t", "-n", "x", "--json")
+    assert result.exit_code == 2
+    assert json.loads(result.stderr)["error"] == "UsageError"
+
+
+def test_what_an_error_quotes_acts_on_no_terminal(tmp_path: Path) -> None:
+    answer(url_of(tmp_path), "migrate")
+    for words in (["topics", "\x1b[31m\u202e"], ["groups", "\x9b2J"], ["queues", "pause", "\x07"]):
+        result = invoke(url_of(tmp_path), *words)
+        assert result.exit_code == 3
+        assert result.stderr.strip().isprintable()
+
+
+def test_a_payload_that_says_json_is_a_payload(tmp_path: Path) -> None:
+    shown = answer(url_of(tmp_path), "publish", "t", "--", "--json")
+    assert shown.startswith("published: t, offset 1")

@@ -35,7 +35,6 @@ HARMFUL = [
 def test_what_a_terminal_would_act_on_is_shown_as_an_escape(text: str) -> None:
     shown = visible(text)
     assert shown.isprintable()
-    assert shown.encode().decode("unicode_escape").encode("latin1", "ignore") is not None
     assert "\\" in shown
 
 
