@@ -1,258 +1,309 @@
-"""`rowmq demo`: publish, consume and work off jobs on SQLite; nothing is lost or doubled."""
+"""`rowmq demo`: the main job on SQLite, by real worker processes, one of which is killed."""
 
+import contextlib
+import shutil
+import signal
+import sqlite3
+import sys
 import tempfile
-import threading
 import time
-from collections import defaultdict
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
+from typing import NoReturn
 
 import click
 from rich.console import Console
-from rich.progress import Progress
-from rich.table import Table
 
 import rowmq
+from rowmq.cli.commands import Command
+from rowmq.cli.demo_app import LEDGER_SQL, RECEIPT_SECONDS, Order
+from rowmq.cli.demo_ledger import Ledger, Story, promises
+from rowmq.cli.demo_show import Show, held, summary
+from rowmq.cli.demo_workers import Worker, Workers
 
 __all__ = ["demo"]
 
-CUSTOMERS = 6
-ORDERS = 240
-PUBLISHERS = 8
+CUSTOMERS = 8
 WORKERS = 3
-BAD_ORDER = 13
+FIRST, SECOND = 130, 45
+"""How many orders are published before a worker is killed, and after."""
 
-JOBS = 6
-DELAY_SECONDS = 0.4
-JOBS_SECONDS = 10.0
+TWICE = 20
+PAUSE_SECONDS = 0.1
+"""How long it is between two orders."""
+
+LOOK_SECONDS = 0.1
+WAIT_SECONDS = 60.0
+"""How long anything is waited for. If that is not enough, a promise has not been kept."""
 
 
-@click.command()
-def demo() -> None:
-    """Publish, consume and work off jobs on SQLite, in a folder that is removed afterwards."""
+@click.command(cls=Command)
+@click.option("--keep", is_flag=True, help="Leave it running, to look at it, until Ctrl-C.")
+def demo(*, keep: bool) -> None:
+    """See it work, on SQLite, in under a minute.
+
+    Orders flow through a topic to two consumer groups, run by three worker processes. Some fail and
+    are tried again, some die, a worker is killed, a redrive heals. At the end it is checked that
+    nothing was lost and nothing was done twice; if not, the exit code is 1. It all happens in a
+    temporary folder, which is removed, or left there with --keep.
+    """
     console = Console(highlight=False)
-    with tempfile.TemporaryDirectory(prefix="rowmq-demo-") as folder:
-        url = f"sqlite:///{Path(folder) / 'demo.db'}"
-        console.print(
-            f"[bold]RowMQ {rowmq.__version__}[/]: a message queue in a single SQLite file"
-        )
-        with rowmq.connect(url) as mq:
-            first, second = publish_orders(mq, console), publish_orders(mq, console)
-            rolled_back = publish_and_fail(mq)
-            ledger = Ledger()
-            consume(mq, console, ledger)
-            show(console, mq, ledger)
-            promises = check_topic(mq, ledger, first + second, rolled_back=rolled_back)
-            emails = mq.queue("emails", retry=rowmq.Constant(interval=0.05, max_attempts=3))
-            put_emails(emails)
-            sent = send_emails(emails)
-            show_jobs(console, emails, sent)
-            verify(console, promises | check_queue(emails, sent))
-
-
-class Ledger:
-    """What the workers did."""
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.billed: dict[str | None, list[int]] = defaultdict(list)
-        self.by_worker: dict[str, int] = defaultdict(int)
-        self.retried = 0
-
-    def bill(self, worker: str, delivery: rowmq.Delivery[dict[str, int]]) -> None:
-        with self.lock:
-            self.billed[delivery.message.key].append(delivery.message.offset)
-            self.by_worker[worker] += 1
-            self.retried += delivery.attempt > 1
-
-    @property
-    def total(self) -> int:
-        return sum(self.by_worker.values())
-
-
-def publish_orders(mq: rowmq.RowMQ, console: Console) -> list[rowmq.PublishResult]:
-    """Publish every order from several threads; its id makes a second time harmless."""
-
-    def publish(number: int) -> rowmq.PublishResult:
-        return mq.publish(
-            "orders",
-            {"order": number},
-            key=f"customer-{number % CUSTOMERS}",
-            id=f"order-{number}",
-            headers={"source": "demo"},
-        )
-
-    with (
-        ThreadPoolExecutor(PUBLISHERS) as threads,
-        Progress(console=console, transient=True) as bar,
-    ):
-        return list(
-            bar.track(threads.map(publish, range(ORDERS)), ORDERS, description="publishing")
-        )
-
-
-def publish_and_fail(mq: rowmq.RowMQ) -> bool:
-    """Publish in a transaction that fails: the message goes with it."""
+    folder = Path(tempfile.mkdtemp(prefix="rowmq-demo-"))
+    workers = Workers()
+    signal_before = signal.signal(signal.SIGTERM, leave)
     try:
-        with mq.transaction() as tx:
-            tx.publish("orders", {"order": "never"}, key="customer-0", id="never")
-            raise ConnectionAbortedError("the customer's card was refused")  # noqa: TRY301
-    except ConnectionAbortedError:
-        return all(m.id != "never" for m in mq.read("orders", key="customer-0", limit=ORDERS))
+        kept = Demo(console, folder, workers).run(keep=keep)
+    finally:
+        signal.signal(signal.SIGTERM, signal_before)
+        workers.stop()
+        if not keep:
+            shutil.rmtree(folder, ignore_errors=True)
+    if not kept:
+        raise click.exceptions.Exit(1)
 
 
-def consume(mq: rowmq.RowMQ, console: Console, ledger: Ledger) -> None:
-    """Three workers of one group share the customers; one order is bad, some fail at first."""
-    mq.create_group("orders", "billing")
-    mq.create_group("orders", "search")  # which nobody runs: nothing of it is lost
-    done = threading.Event()
-
-    def work(name: str) -> None:
-        with mq.subscribe("orders", group="billing", name=name, discovery_interval=0.05) as sub:
-            while not done.is_set():
-                for delivery in sub.poll(max=5, timeout=0.1):
-                    handle(name, delivery, ledger)
-
-    with ThreadPoolExecutor(WORKERS) as threads, Progress(console=console, transient=True) as bar:
-        task = bar.add_task("consuming", total=ORDERS - 1)
-        workers = [threads.submit(work, f"worker-{number}") for number in range(1, WORKERS + 1)]
-        while ledger.total < ORDERS - 1 and not any(worker.done() for worker in workers):
-            bar.update(task, completed=ledger.total)
-            done.wait(0.02)
-        done.set()
-        for worker in workers:
-            worker.result()
+def leave(number: int, _: FrameType | None) -> NoReturn:
+    """Be ended like by Ctrl-C: nothing is left behind."""
+    sys.exit(128 + number)
 
 
-def handle(worker: str, delivery: rowmq.Delivery[dict[str, int]], ledger: Ledger) -> None:
-    order = delivery.message.payload["order"]
-    if order == BAD_ORDER:
-        delivery.reject(error="no such product")
-    elif order % 40 == 0 and delivery.attempt == 1:
-        delivery.nack(delay=0.05, error="the card reader did not answer")
-    else:
-        delivery.ack()
-        ledger.bill(worker, delivery)
+class Demo:
+    """One run of it."""
+
+    def __init__(self, console: Console, folder: Path, workers: Workers) -> None:
+        self.console = console
+        self.folder = folder
+        self.workers = workers
+        self.url = f"sqlite:///{folder / 'demo.db'}"
+        self.story = Story()
+        self.doing = ""
+
+    def run(self, *, keep: bool) -> bool:
+        """Do all of it; whether every promise held."""
+        began = time.monotonic()
+        self.console.print(
+            f"[bold]RowMQ {rowmq.__version__}[/]: a shop, its queues and {WORKERS} workers on one "
+            f"SQLite file\n"
+        )
+        with rowmq.connect(self.url) as mq, self._ledger() as ledger:
+            self.mq, self.ledger = mq, ledger
+            with Show(self.console) as self.show:
+                self._play()
+                if not keep:
+                    self._stop()
+            summary(self.console, ledger.figures(mq, self.story), time.monotonic() - began)
+            kept = held(self.console, promises(mq, ledger, self.story))
+            self._say_what_next(keep=keep, kept=kept)
+            if keep:
+                self._keep_on()
+        return kept
+
+    @contextlib.contextmanager
+    def _ledger(self) -> Iterator[Ledger]:
+        path = self.folder / "demo.db"
+        with contextlib.closing(sqlite3.connect(path)) as connection:
+            connection.executescript(LEDGER_SQL)
+        with contextlib.closing(Ledger(path)) as ledger:
+            yield ledger
+
+    # --- what happens -----------------------------------------------------------------------------
+
+    def _play(self) -> None:
+        self._open_the_shop()
+        self._sell()
+        self._kill_a_worker()
+        self._heal()
+        self._finish()
+
+    def _open_the_shop(self) -> None:
+        """Groups, a schedule, workers."""
+        for group in ("billing", "search"):
+            self.mq.create_group("orders", group)
+        for number in range(WORKERS):
+            self.workers.append(Worker(f"worker-{number + 1}", self.folder, self.url))
+        self._until("the workers start", lambda: len(self.mq.workers()) == WORKERS)
+        pids = ", ".join(str(worker.pid) for worker in self.workers)
+        self.show.say(f"{WORKERS} workers are up, processes {pids}")
+        self.mq.cron.install_periodic("tick", 1, queue="ticks", catch_up="all", tend=False)
+        self.show.say("a schedule makes a job each second")
+
+    def _sell(self) -> None:
+        """Orders, some twice, and one in a transaction that fails."""
+        self.show.say(
+            f"customers order; each order goes to two groups: it is billed, which puts a job for "
+            f"its receipt, due {RECEIPT_SECONDS:g} s later, and it is indexed for search"
+        )
+        self._publish(FIRST)
+        for number in range(1, TWICE + 1):
+            self.story.duplicates.append(self._publish_order(Order(number)).duplicate)
+        self.show.say(f"{TWICE} of them were published twice: their ids give that away")
+        self._fail_to_publish()
+        retried = self.ledger.attempts("bill")[1] + self.ledger.attempts("index")[1]
+        self.show.say(f"some failed at first and were tried again, {retried} so far", "yellow")
+
+    def _kill_a_worker(self) -> None:
+        """End a process that has work in its hands, and go on selling."""
+        slow = Order(self.story.published + 1, slow=True)
+        self._publish_order(slow)
+        self.story.published += 1
+        self.story.slow = slow.id
+        self._until(
+            "a worker begins a long order", lambda: bool(self.ledger.begun_by("bill", slow.id))
+        )
+        (pid, *_) = self.ledger.begun_by("bill", slow.id)
+        victim = next(worker for worker in self.workers if worker.pid == pid)
+        victim.kill()
+        self.story.killed_pid = pid
+        self.show.say(f"worker {pid} is KILLED in the middle of {slow.id} (kill -9)", "red")
+        self._publish(SECOND)
+        self._until(
+            f"others take over {slow.id}",
+            lambda: len(self.ledger.begun_by("bill", slow.id)) > 1,
+        )
+        heir = self.ledger.begun_by("bill", slow.id)[-1]
+        self.show.say(f"worker {heir} has taken over: nobody had to tell it", "green")
+
+    def _heal(self) -> None:
+        """Wait for the orders with the bug to die, fix it, and redrive them."""
+        self._until("orders in yen die", self._all_others_are_done)
+        letters = self.mq.dead_letters("orders", limit=1_000)
+        self.story.dead = {str(letter.message.id) for letter in letters}
+        errors = sorted({str(letter.error) for letter in letters})
+        self.show.say(f"{len(letters)} orders in yen are dead letters: {', '.join(errors)}", "red")
+        self.ledger.fix()
+        redriven = self.mq.redrive("orders", group="billing")
+        self.show.say(f"the bug is fixed, and {redriven} orders are given back: redrive", "green")
+        self._until("they are billed", lambda: self._billed() >= self.story.published)
+
+    def _finish(self) -> None:
+        """Let what is due later be done, and the last tick."""
+        self._until(
+            "the last receipts are sent",
+            lambda: self.ledger.count("sent") >= self.story.published,
+        )
+        self.mq.cron.pause("tick")
+        self._until("the last tick is done", lambda: not live(self.mq, "ticks"))
+        self._until("search is done", lambda: lag_of(self.mq, "search") == 0)
+        self.show.say(f"all is done: {self.ledger.count('sent')} receipts were sent", "green")
+
+    def _stop(self) -> None:
+        self.doing = "the workers stop"
+        self._look()
+        self.story.stopped = self.workers.stop()
+        self.show.say("the workers were asked to stop, and have")
+
+    # --- parts of it ------------------------------------------------------------------------------
+
+    def _publish(self, count: int) -> None:
+        """Publish orders, one after the other; every 25th has a bug waiting for it."""
+        first = self.story.published + 1
+        self.doing = f"customers order, {count} times"
+        for number in range(first, first + count):
+            order = Order(number, currency="JPY" if number % 25 == 0 else "EUR")
+            if order.currency == "JPY":
+                self.story.yen.add(order.id)
+            self._publish_order(order)
+            self.story.published += 1
+            if number % 3 == 0:
+                self._look()
+            time.sleep(PAUSE_SECONDS)
+
+    def _publish_order(self, order: Order) -> rowmq.PublishResult:
+        key = f"customer-{order.number % CUSTOMERS}"
+        return self.mq.publish("orders", order, key=key, id=order.id)
+
+    def _fail_to_publish(self) -> None:
+        with contextlib.suppress(ConnectionAbortedError), self.mq.transaction() as tx:
+            tx.publish("orders", Order(0), key="customer-0", id="never")
+            raise ConnectionAbortedError("the customer's browser is gone")
+        found = self.mq.read("orders", key="customer-0", limit=1_000)
+        self.story.rolled_back = all(message.id != "never" for message in found)
+        self.show.say("one was published in a transaction that failed: it never was")
+
+    def _billed(self) -> int:
+        return self.ledger.count("billed")
+
+    def _all_others_are_done(self) -> bool:
+        dead = {letter.message.id for letter in self.mq.dead_letters("orders", limit=1_000)}
+        return dead >= self.story.yen and self._billed() + len(dead) >= self.story.published
+
+    def _until(self, doing: str, holds: Callable[[], bool]) -> None:
+        """Wait for something that the workers bring about. If they do not, the check will tell."""
+        self.doing = doing
+        deadline = time.monotonic() + WAIT_SECONDS
+        while not holds():
+            self._refuse_dead_workers()
+            if time.monotonic() > deadline:
+                self.show.say(f"in {WAIT_SECONDS:g} s this has not come about: {doing}", "red")
+                return
+            self._look()
+            time.sleep(LOOK_SECONDS)
+
+    def _look(self) -> None:
+        figures = self.ledger.figures(self.mq, self.story)
+        self.show.update(self.doing, figures, self.workers, self.ledger.done_by())
+
+    def _refuse_dead_workers(self) -> None:
+        """A worker that ends by itself is an error: say what it said."""
+        for worker in self.workers:
+            if worker.code is not None and not worker.killed:
+                raise click.ClickException(
+                    f"{worker.name} has ended with exit code {worker.code}:\n{worker.log.strip()}"
+                )
+
+    # --- at the end -------------------------------------------------------------------------------
+
+    def _say_what_next(self, *, keep: bool, kept: bool) -> None:
+        if not kept:
+            self.console.print("\n[bold red]A promise was broken.[/] That is a bug: please tell us")
+            return
+        self.console.print("\n[bold]Next[/]")
+        if keep:
+            self._print_commands()
+            return
+        for command, why in (
+            ("rowmq demo --keep", "the same, left running, to look at it"),
+            ("rowmq --help", "what else there is"),
+            ("docs/quickstart.md", "the same with handlers of your own"),
+        ):
+            self.console.print(f"  [cyan]{command:<20}[/] {why}")
+
+    def _print_commands(self) -> None:
+        self.console.print(
+            "  The shop stays open, with an order each second. In another terminal:\n"
+        )
+        self.console.print(f"  [cyan]export ROWMQ_URL={self.url}[/]", soft_wrap=True)
+        for command, why in (
+            ("rowmq topics", "what is stored"),
+            ("rowmq tail orders", "what comes in"),
+            ("rowmq lag orders", "how far each group is"),
+            ("rowmq workers", "who is at work on what"),
+            ("rowmq jobs ls receipts", "what is to be done later"),
+            ("rowmq schedules", "what fires when"),
+            ("rowmq dlq ls orders", "what has died"),
+            ("rowmq doctor", "whether all is well"),
+        ):
+            self.console.print(f"  [cyan]{command:<24}[/] {why}")
+        self.console.print("\n  Ctrl-C ends it; the folder stays: ", end="")
+        self.console.print(str(self.folder), soft_wrap=True)
+
+    def _keep_on(self) -> None:
+        """Stay open until Ctrl-C."""
+        self.mq.cron.resume("tick")
+        with contextlib.suppress(KeyboardInterrupt):
+            while True:
+                self.story.published += 1
+                self._publish_order(Order(self.story.published))
+                time.sleep(1)
+        self.console.print("\nstopping the workers ...")
 
 
-def show(console: Console, mq: rowmq.RowMQ, ledger: Ledger) -> None:
-    """Where each group stands."""
-    table = Table(title="where the groups stand", title_justify="left")
-    for column in ("group", "key", "acked", "last", "lag"):
-        table.add_column(column, justify="left" if column in ("group", "key") else "right")
-    for group in ("billing", "search"):
-        for row in mq.lag("orders", group):
-            counts = (row.offset_acked, row.last_offset, row.lag)
-            table.add_row(group, row.key, *map(str, counts))
-        table.add_section()
-    console.print(table)
-    shares = ", ".join(f"{name} {count}" for name, count in sorted(ledger.by_worker.items()))
-    console.print(f"billed by {shares}; {ledger.retried} at the second attempt")
-    for letter in mq.dead_letters("orders"):
-        console.print(f"dead letter of {letter.group}: {letter.message.id}, {letter.error}")
-
-
-def check_topic(
-    mq: rowmq.RowMQ,
-    ledger: Ledger,
-    published: list[rowmq.PublishResult],
-    *,
-    rolled_back: bool,
-) -> dict[str, bool]:
-    """What topics promise, and whether it held."""
-    by_key: dict[str | None, list[int]] = defaultdict(list)
-    for message in mq.read("orders", limit=10 * ORDERS):
-        by_key[message.key].append(message.offset)
-    billed = {key: sorted(offsets) for key, offsets in ledger.billed.items()}
-    letters = {(letter.message.key, letter.offset) for letter in mq.dead_letters("orders")}
-    expected = {k: [o for o in offsets if (k, o) not in letters] for k, offsets in by_key.items()}
-    return {
-        f"{ORDERS} orders published twice with the same ids: none doubled": (
-            sum(map(len, by_key.values())) == ORDERS
-            and [result.duplicate for result in published] == [False] * ORDERS + [True] * ORDERS
-        ),
-        "each customer's orders numbered without a gap": all(
-            offsets == list(range(1, len(offsets) + 1)) for offsets in by_key.values()
-        ),
-        "a transaction that failed took its message with it": rolled_back,
-        "every order billed once, or in the dead letters": billed == expected and len(letters) == 1,
-        "a group that nobody runs has missed nothing": (
-            sum(row.lag for row in mq.lag("orders", "search")) == ORDERS
-        ),
-        "so garbage collection takes nothing": mq.gc("orders") == 0,
-    }
-
-
-def put_emails(emails: rowmq.Queue[str]) -> None:
-    """Put jobs: one to be done later, one before the others, and one key twice."""
-    emails.put("reminder", delay=DELAY_SECONDS)
-    emails.put_many(["welcome", "flaky", "newsletter"])
-    emails.put("password reset", priority=5)
-    emails.offer_or_update("invoice-7", "invoice of 12 euros")
-    emails.offer_or_update("invoice-7", "invoice of 15 euros")
-
-
-def send_emails(emails: rowmq.Queue[str]) -> list[rowmq.Job[str]]:
-    """Work them off; one fails at first. What was sent, in its order."""
-    sent: list[rowmq.Job[str]] = []
-    deadline = time.monotonic() + JOBS_SECONDS
-    while unfinished(emails) and time.monotonic() < deadline:
-        job = emails.poll(timeout=1.0)
-        if job is None:
-            continue
-        if job.payload == "flaky" and job.attempt == 1:
-            job.nack(error="the mail server did not answer")
-        else:
-            job.ack()
-            sent.append(job)
-    return sent
-
-
-def unfinished(emails: rowmq.Queue[str]) -> int:
-    counts = emails.counts()
+def live(mq: rowmq.RowMQ, queue: str) -> int:
+    """How many jobs of a queue are not done."""
+    counts = mq.queue(queue).counts()
     return counts["pending"] + counts["processing"] + counts["retryable"]
 
 
-def show_jobs(console: Console, emails: rowmq.Queue[str], sent: list[rowmq.Job[str]]) -> None:
-    """What was sent, and what the queue says of it."""
-    table = Table(title="jobs, in the order they were done", title_justify="left")
-    for column in ("job", "priority", "attempt"):
-        table.add_column(column, justify="left" if column == "job" else "right")
-    for job in sent:
-        table.add_row(job.payload, str(job.priority), str(job.attempt))
-    console.print(table)
-    for job in sent:
-        for error in emails.errors(job.id):
-            console.print(f"attempt {error.attempt} at {job.payload}: {error.error}")
-    counts = ", ".join(f"{state} {count}" for state, count in emails.counts().items())
-    console.print(f"the queue has {counts}")
-
-
-def check_queue(emails: rowmq.Queue[str], sent: list[rowmq.Job[str]]) -> dict[str, bool]:
-    """What queues promise, and whether it held."""
-    payloads = [job.payload for job in sent]
-    archived = emails.archive(state=rowmq.State.COMPLETED)
-    late = [job for job in archived if job.payload == "reminder"]
-    return {
-        "the job with the highest priority done first": payloads[:1] == ["password reset"],
-        "the delayed job not done before its time": (
-            [job.finished_at is not None and job.finished_at >= job.due_at for job in late]
-            == [True]
-        ),
-        "the job that failed tried again": [j.attempt for j in sent if j.payload == "flaky"] == [2],
-        "one job for a key, with what was offered last": (
-            [job.payload for job in sent if job.key] == ["invoice of 15 euros"]
-        ),
-        "every job done once, and in the archive": (
-            len(sent) == JOBS and sorted(payloads) == sorted(job.payload for job in archived)
-        ),
-    }
-
-
-def verify(console: Console, promises: dict[str, bool]) -> None:
-    """Say what was promised and whether it held; a promise that broke is exit code 1."""
-    for promise, held in promises.items():
-        console.print("[green]held[/] " if held else "[red]BROKEN[/]", promise)
-    if not all(promises.values()):
-        raise click.exceptions.Exit(1)
-    console.print("Next: the examples in README.md, or [bold]rowmq --help[/]")
+def lag_of(mq: rowmq.RowMQ, group: str) -> int:
+    return sum(row.lag for row in mq.lag("orders", group))

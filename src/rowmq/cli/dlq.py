@@ -21,6 +21,7 @@ from rowmq.cli.showing import (
     table,
 )
 from rowmq.cli.topics import find_topic
+from rowmq.errors import PayloadMismatch
 
 __all__ = ["dlq"]
 
@@ -56,7 +57,13 @@ def dlq() -> None:
 @dlq.command()
 @click.argument("topic", shell_complete=names.topics)
 @of_group
-@click.option("--limit", default=100, show_default=True, help="At most so many, oldest first.")
+@click.option(
+    "--limit",
+    type=click.IntRange(1),
+    default=100,
+    show_default=True,
+    help="At most so many, oldest first.",
+)
 @options.database
 @options.as_json
 def ls(database: Database, topic: str, *, group: str | None, limit: int, as_json: bool) -> None:
@@ -67,7 +74,7 @@ def ls(database: Database, topic: str, *, group: str | None, limit: int, as_json
     """
     with database.open() as mq:
         check(mq, topic, group)
-        letters = mq.dead_letters(topic, group=group, limit=limit)
+        letters = letters_of(mq, topic, group, limit)
     if as_json:
         emit([letter_fields(letter) for letter in letters])
         return
@@ -82,10 +89,22 @@ def check(mq: rowmq.RowMQ, topic: str, group: str | None) -> None:
     """The topic must be there, and the group, if one is named. A group that was dropped may have
     left letters.
     """
-    if group is not None and not mq.dead_letters(topic, group=group, limit=1):
-        find_group(mq, topic, group)
-    elif group is None and not mq.dead_letters(topic, limit=1):
+    if letters_of(mq, topic, group, 1):
+        return
+    if group is None:
         find_topic(mq, topic)
+    else:
+        find_group(mq, topic, group)
+
+
+def letters_of(
+    mq: rowmq.RowMQ, topic: str, group: str | None, limit: int
+) -> list[rowmq.DeadLetter[Any]]:
+    """Letters; as bytes, if another program wrote a payload that is not what it says it is."""
+    try:
+        return mq.dead_letters(topic, group=group, limit=limit)
+    except PayloadMismatch:
+        return mq.dead_letters(topic, group=group, limit=limit, type=bytes)
 
 
 def letter_fields(letter: rowmq.DeadLetter[Any]) -> dict[str, Any]:
@@ -139,7 +158,7 @@ def some(
     mq: rowmq.RowMQ, topic: str, group: str | None, ids: list[str]
 ) -> list[rowmq.DeadLetter[Any]]:
     """The letters of messages, which must be there."""
-    letters = mq.dead_letters(topic, group=group, limit=SEARCH_MAX)
+    letters = letters_of(mq, topic, group, SEARCH_MAX)
     found = [letter for letter in letters if letter.message.id in ids]
     missing = sorted(set(ids) - {str(letter.message.id) for letter in found})
     if missing:
@@ -220,7 +239,7 @@ def chosen(mq: rowmq.RowMQ, topic: str, group: str | None, ids: tuple[str, ...])
     if ids:
         count = len(some(mq, topic, group, list(ids)))
         return count, plural(count, "dead letter")
-    count = len(mq.dead_letters(topic, group=group, limit=COUNT_MAX))
+    count = len(letters_of(mq, topic, group, COUNT_MAX))
     shown = (
         f"{count:,} or more dead letters" if count == COUNT_MAX else plural(count, "dead letter")
     )

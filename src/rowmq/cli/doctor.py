@@ -147,6 +147,7 @@ def show(checkup: rowmq.Checkup) -> None:
         head = Text.assemble((f"{symbol} ", style), (title.ljust(WIDTH - 2), "bold"))
         for text in (summary, *under(finding)):
             for line in text.wrap(screen, max(20, screen.width - WIDTH)):
+                line.rstrip()
                 screen.print(Text.assemble(head, line), soft_wrap=True)
                 head = Text(" " * WIDTH)
     screen.print("")
@@ -181,7 +182,7 @@ def figure(value: Any) -> str:
     if isinstance(value, datetime):
         return moment(value)
     if isinstance(value, float):
-        return f"{value:,.6g}" if abs(value) < 1000 else f"{value:,.0f}"
+        return f"{value:,.4g}" if abs(value) < 1000 else f"{value:,.0f}"
     if isinstance(value, Mapping):
         return ", ".join(f"{key} ({figure(item)})" for key, item in value.items())
     if isinstance(value, list | tuple):

@@ -49,7 +49,7 @@ class Declined(click.ClickException):
     exit_code = Code.ERROR
 
 
-IN_URL = re.compile(r"(\w://[^\s:/@]*:)[^\s/]*@")
+IN_URL = re.compile(r"(\w://[^\s:/@]*:)\S*@")
 """User and password of a URL, whatever stands around it."""
 
 

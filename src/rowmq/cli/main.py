@@ -1,5 +1,8 @@
 """The `rowmq` command: one file per subcommand, each using the public API only."""
 
+import io
+import sys
+
 import click
 
 import rowmq
@@ -52,5 +55,10 @@ def app() -> None:
 
 
 def main() -> None:
-    """Run the command, which ends the process."""
+    """Run the command, which ends the process. Where the terminal's encoding lacks a character, it
+    is shown as an escape.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     app()

@@ -82,7 +82,10 @@ class Database(msgspec.Struct, frozen=True):
     @property
     def missing_file(self) -> str | None:
         """The SQLite file that the URL names, if there is none."""
-        parts = urlsplit(self.url.strip())
+        try:
+            parts = urlsplit(self.url.strip())
+        except ValueError:  # which connecting says better
+            return None
         path = unquote(parts.path.removeprefix("/"))
         if not parts.scheme.startswith("sqlite") or parts.netloc or path in ("", ":memory:"):
             return None

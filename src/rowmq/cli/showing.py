@@ -7,6 +7,7 @@ that was published can colour, move, hide or type anything on an operator's scre
 
 import base64
 import os
+import sys
 import threading
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -240,7 +241,10 @@ def lines_of(payload: Any) -> str:
 
 def emit(value: Any) -> None:
     """Print a JSON document in one line."""
-    click.echo(json_text(value))
+    text = json_text(value)
+    if not text.isascii() and not (sys.stdout.encoding or "").lower().startswith("utf"):
+        text = "".join(char if char.isascii() else json_escape(char) for char in text)
+    click.echo(text)
 
 
 def json_text(value: Any) -> str:
@@ -309,4 +313,5 @@ def pulse(doing: str, *, total: float | None = None, quiet: bool = False) -> Ite
         starter.cancel()
         if starter.ident is not None:
             starter.join()
-        bar.stop()
+        if bar.live.is_started:  # else it would end a line that was never begun
+            bar.stop()

@@ -12,9 +12,10 @@ import rowmq
 from rowmq.cli import names, options
 from rowmq.cli.commands import Command
 from rowmq.cli.options import Database
-from rowmq.cli.showing import Screen, compact, emit, out, payload_fields, visible
+from rowmq.cli.showing import Screen, compact, emit, err, out, payload_fields, visible
 from rowmq.cli.topics import find_topic
 from rowmq.cli.values import place_of
+from rowmq.errors import PayloadMismatch
 
 __all__ = ["tail"]
 
@@ -68,6 +69,8 @@ def tail(
     with database.open() as mq:
         if not follow:
             find_topic(mq, topic)
+        elif not as_json and not mq.partitions(topic):
+            err().print((visible(f"waiting for the first message of topic {topic!r}"), "dim"))
         reader = Reader(mq, topic, key)
         if place is None and last is None and not follow:
             place = "earliest"
@@ -122,20 +125,33 @@ class Reader:
         places |= {info.key: max(1, info.last_offset + 1 - count) for info in held}
         return sorted(self.at(places, limit=count * len(held)), key=when)[-count:]
 
-    def at(self, places: Offsets, *, limit: int) -> list[Any]:
-        return self.mq.read(self.topic, key=self.key, from_offset=places, limit=limit)
+    def at(self, places: Offsets, *, limit: int, since: datetime | None = None) -> list[Any]:
+        """Messages from places on; as bytes, if another program wrote a payload that is not what
+        it says it is.
+        """
+        how: dict[str, Any] = {"key": self.key, "from_offset": places, "since": since}
+        try:
+            return self.mq.read(self.topic, limit=limit, **how)
+        except PayloadMismatch:
+            return self.mq.read(self.topic, limit=limit, type=bytes, **how)
 
     def read(self, since: datetime | None = None) -> Iterator[Any]:
         """All that there is from where we are on, a batch at a time."""
         while True:
-            found = self.mq.read(
-                self.topic, key=self.key, from_offset=self.next, since=since, limit=BATCH
-            )
+            found = self.one_or_many(since)
             for message in found:
                 self.next[message.key] = message.offset + 1
             yield from sorted(found, key=when)
-            if len(found) < BATCH:
+            if not found:
                 return
+
+    def one_or_many(self, since: datetime | None) -> list[Any]:
+        """A batch; around a payload that cannot be read, one message."""
+        how: dict[str, Any] = {"key": self.key, "from_offset": self.next, "since": since}
+        try:
+            return self.mq.read(self.topic, limit=BATCH, **how)
+        except PayloadMismatch:
+            return self.at(self.next, limit=1, since=since)
 
     def follow(self) -> Iterator[Any]:
         """What is published from now on."""

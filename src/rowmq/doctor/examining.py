@@ -184,7 +184,7 @@ def worst(found: list[Finding], case: Case) -> Iterator[Finding]:
 
 
 def not_seen(error: RowMQError, part: Part, case: Case) -> Finding:
-    """A note for a part that could not be looked at."""
+    """A note for a part that may not be looked at, and a warning for one that cannot be."""
     if is_denied(error):
         right = (part.right or reading_right(case)).format(user=quoted_user(case))
         return case.note(
@@ -193,7 +193,7 @@ def not_seen(error: RowMQError, part: Part, case: Case) -> Finding:
             error=str(error),
             right=right,
         )
-    return case.note(
+    return case.warning(
         f"part of this check could not be made: {error}",
         "run it again; if it stays so, see the server's log",
         error=str(error),

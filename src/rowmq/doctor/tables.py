@@ -176,8 +176,8 @@ def vacuum_advice(table: str, case: Case) -> str:
     return (
         f"see first what the check transactions says: while an old transaction is open, nothing "
         f"helps. Then run: VACUUM (ANALYZE) {name}; and, so that it is done in time: "
-        f"ALTER TABLE {name} SET (autovacuum_vacuum_scale_factor = 0.02, "
-        f"autovacuum_vacuum_cost_delay = 0)"
+        f"ALTER TABLE {name} SET (autovacuum_vacuum_scale_factor = 0.0, "
+        f"autovacuum_vacuum_threshold = 10000)"
     )
 
 

@@ -28,6 +28,7 @@ def judge_activity(found: Activity, case: Case) -> Iterator[Finding]:
         yield long_transaction(
             transaction,
             case,
+            key="pid",
             effect="VACUUM cannot clean up",
             advice=(
                 f"end it where it runs, or here: SELECT pg_terminate_backend({transaction.id}); "
@@ -55,6 +56,7 @@ def judge_mysql_activity(found: Sequence[Transaction], case: Case) -> Iterator[F
         yield long_transaction(
             transaction,
             case,
+            key="thread_id",
             effect="the purge cannot clean up",
             advice=(
                 f"end it where it runs, or here: {ending}; so that it does not come back, commit "
@@ -70,17 +72,20 @@ def none_long(case: Case) -> Finding:
     return case.ok(f"no other transaction has been open for more than {limit}")
 
 
-def long_transaction(transaction: Transaction, case: Case, *, effect: str, advice: str) -> Finding:
+def long_transaction(
+    transaction: Transaction, case: Case, *, key: str, effect: str, advice: str
+) -> Finding:
+    """What to say of one; `key` is what the database calls the number of its connection."""
     held = transaction.holds_back
-    who = f"{transaction.id} of {transaction.user or 'an unknown user'}"
-    summary = f"a transaction of connection {who} has been open for {duration(transaction.seconds)}"
+    who = f"user {transaction.user!r} ({key} {transaction.id})"
+    summary = f"a transaction of {who} has been open for {duration(transaction.seconds)}"
     what = f"{effect} what was deleted since" if held else "it holds its locks until it ends"
     serious = transaction.seconds >= 10 * case.thresholds.seconds("long_transaction")
     tell = case.problem if serious and held else case.warning
     return tell(
         f"{summary}: {what}",
         advice,
-        id=transaction.id,
+        **{key: transaction.id},
         user=transaction.user,
         application=transaction.application,
         state=transaction.state,

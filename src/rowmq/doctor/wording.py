@@ -7,7 +7,7 @@ __all__ = ["count", "duration", "shortened", "size"]
 SHOWN_CHARS = 60
 """How much of a statement is shown."""
 
-# Comments, in which a quote means nothing; strings of all kinds, also ones whose end was cut off; and
+# Comments, in which a quote means nothing; strings of all kinds, also those whose end was cut off;
 # numbers. What stands in double quotes is a name on PostgreSQL and mostly a string on MySQL.
 _LITERALS = r"""
     (?P<comment> --[^\n]* | /\*.*?(?:\*/|$) ) | '(?:[^']|'')*(?:'|$)

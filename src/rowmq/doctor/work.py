@@ -1,12 +1,12 @@
 """The work itself: who is behind, what was given up on, and what waits for somebody who is gone."""
 
 from collections.abc import Iterator, Sequence
+from shlex import quote
 
 from rowmq.doctor.case import Case
 from rowmq.doctor.wording import count, duration
 from rowmq.message import Finding, WorkerInfo
 from rowmq.store.doctor import (
-    COUNT_MAX,
     PARTITIONS_MAX,
     Failures,
     GroupState,
@@ -67,16 +67,16 @@ def judge_group(group: GroupState, case: Case) -> Iterator[Finding]:
     if group.lag and not group.subscribers and age > limits.seconds("unattended"):
         yield case.warning(
             f"nobody consumes {name}: it is {behind}",
-            f"start a subscriber of it; or, if the group is not needed any more, let the topic be "
-            f"collected: mq.drop_group({group.topic!r}, {group.group!r})",
+            f"start a subscriber of it; or, if the group is not needed any more, run: "
+            f"rowmq groups drop {quote(group.topic)} {quote(group.group)}",
             **details,
         )
     elif age > limits.seconds("lag_age") or group.lag > limits.lag_messages:
         yield case.warning(
             f"{name} is {behind}, with {count(group.subscribers, 'subscriber')}",
             "start more subscribers if there are more keys than subscribers, make the handler "
-            "faster, or see whether one message of a key fails over and over: "
-            f"mq.lag({group.topic!r}, {group.group!r}) shows the keys",
+            "faster, or see whether a message of one key fails over and over: rowmq lag "
+            f"{quote(group.topic)} {quote(group.group)} --partitions",
             **details,
         )
     if group.expired:
@@ -84,22 +84,22 @@ def judge_group(group: GroupState, case: Case) -> Iterator[Finding]:
         yield tell(
             f"retention took {count(group.expired, 'message')} from {name} before it had acked "
             f"them",
-            f"if that is not meant to be: mq.configure_topic({group.topic!r}, retention=...) "
-            f"longer, or have the group keep up",
+            f"if that is not meant to be, have the group keep up, or keep messages longer: "
+            f"rowmq topics configure {quote(group.topic)} --retention 30d",
             **details,
         )
 
 
 def judge_letters(found: Sequence[Failures], case: Case) -> Iterator[Finding]:
     for letters in found:
-        topic, group = letters.source, letters.group
+        topic, group = letters.source, letters.group or ""
+        named = f"{quote(topic)} --group {quote(group)}"
         tell = case.warning if letters.number >= case.thresholds.failures else case.note
         yield tell(
-            f"{many(letters.number, 'dead letter')} of group {group!r} of topic {topic!r}, the "
+            f"{many(letters, 'dead letter')} of group {group!r} of topic {topic!r}, the "
             f"oldest {duration(letters.oldest_seconds)} old; most often: {letters.errors[0][0]!r}",
-            f"see them with mq.dead_letters({topic!r}, group={group!r}); once the cause is mended, "
-            f"mq.redrive({topic!r}, group={group!r}) has them delivered again, and "
-            f"mq.purge_dead_letters({topic!r}, group={group!r}) deletes them",
+            f"see them: rowmq dlq ls {named}; once the cause is mended, have them delivered "
+            f"again: rowmq dlq redrive {named}; or delete them: rowmq dlq purge {named}",
             topic=topic,
             group=group,
             **failures(letters),
@@ -110,14 +110,15 @@ def judge_letters(found: Sequence[Failures], case: Case) -> Iterator[Finding]:
 
 def judge_failed(found: Sequence[Failures], case: Case) -> Iterator[Finding]:
     for jobs in found:
+        named = quote(jobs.source)
         recent = jobs.newest_seconds < DAY_SECONDS and jobs.number >= case.thresholds.failures
         tell = case.warning if recent else case.note
         yield tell(
-            f"{many(jobs.number, 'failed job')} in queue {jobs.source!r}, the newest "
+            f"{many(jobs, 'failed job')} in queue {jobs.source!r}, the newest "
             f"{duration(jobs.newest_seconds)} old; most often: {jobs.errors[0][0]!r}",
-            f"see them with queue = mq.queue({jobs.source!r}); queue.failed(); once the cause is "
-            f"mended, queue.retry(queue.failed()) has them done again, and "
-            f"queue.prune(state=rowmq.State.FAILED, older_than=0) deletes them",
+            f"see them: rowmq jobs ls {named} --state failed; once the cause is mended, have them "
+            f"done again: rowmq jobs retry {named} --all; or delete them: "
+            f"rowmq jobs prune {named} --state failed --older-than 0s",
             queue=jobs.source,
             **failures(jobs),
         )
@@ -134,8 +135,8 @@ def failures(found: Failures) -> dict[str, object]:
     }
 
 
-def many(number: int, what: str) -> str:
-    return count(number, what) + (" or more" if number >= COUNT_MAX else "")
+def many(found: Failures, what: str) -> str:
+    return count(found.number, what) + ("" if found.exact else " or more")
 
 
 # --- what waits for somebody who is gone ----------------------------------------------------------
@@ -159,8 +160,8 @@ def judge_subscribers(found: Sequence[StaleSubscriber], case: Case) -> Iterator[
             yield case.warning(
                 f"subscriber {gone}, and nobody has taken over its "
                 f"{count(subscriber.partitions, 'partition')}",
-                f"start a subscriber of the group: it takes them over at once; or drop the group: "
-                f"mq.drop_group({subscriber.topic!r}, {subscriber.group!r})",
+                f"start a subscriber of the group: it takes them over at once; or run: "
+                f"rowmq groups drop {quote(subscriber.topic)} {quote(subscriber.group)}",
                 **details,
             )
         else:
@@ -201,8 +202,8 @@ def judge_stuck_jobs(found: Sequence[StuckJob], case: Case) -> Iterator[Finding]
             f"job {job.id} of queue {job.queue!r} was handed out {job.deliveries} times, and "
             f"{lost} times nobody settled it",
             f"its handler takes longer than lock_timeout, or kills its process: raise "
-            f"lock_timeout, or give max_deliveries= to have it given up; "
-            f"mq.queue({job.queue!r}).get({job.id}) shows it",
+            f"lock_timeout, or give max_deliveries= to have it given up; see it: "
+            f"rowmq jobs show {quote(job.queue)} {job.id}",
             queue=job.queue,
             job_id=job.id,
             deliveries=job.deliveries,
@@ -231,10 +232,10 @@ def judge_queue(queue: QueueState, case: Case) -> Iterator[Finding]:
     if queue.paused:
         yield case.note(
             f"queue {queue.queue!r} is paused" + (f", and {waits}" if due else ""),
-            f"if that is not meant to be: mq.queue({queue.queue!r}).resume()",
+            f"if that is not meant to be: rowmq queues resume {quote(queue.queue)}",
             **details,
         )
-    elif due > limits.seconds("unattended") and (last is None or last > due):
+    elif due > limits.seconds("unattended") and not queue.claimed and (last is None or last > due):
         yield case.warning(
             f"nobody works off queue {queue.queue!r}: {waits}, and nothing was finished since",
             f"start a worker that polls {queue.queue!r}, with every kind of job that it has",
@@ -280,21 +281,33 @@ def judge_schedules(found: Sequence[ScheduleState], case: Case) -> Iterator[Find
             bad = True
             yield case.note(
                 f"schedule {schedule.name!r} is paused",
-                f"if that is not meant to be: mq.cron.resume({schedule.name!r})",
+                f"if that is not meant to be: rowmq schedules resume {quote(schedule.name)}",
                 **details,
             )
         elif due > limit:
             bad = True
-            yield case.warning(
-                f"schedule {schedule.name!r} should have fired {duration(due)} ago, and nobody "
-                f"tends schedules",
-                "start a worker (an App), or a client that installs a schedule: either tends all "
-                "schedules; or remove it: "
-                f"mq.cron.remove({schedule.name!r})",
-                **details,
-            )
+            yield late_schedule(schedule, due, case)
     if not bad:
         yield case.ok(f"{count(len(found), 'schedule')}, none of them late", schedules=len(found))
+
+
+def late_schedule(schedule: ScheduleState, due: float, case: Case) -> Finding:
+    """A schedule that is due, and why it may not have fired."""
+    details = {"schedule": schedule.name, "due_seconds": due, "function": schedule.function}
+    late = f"schedule {schedule.name!r} should have fired {duration(due)} ago"
+    removing = f"or, if it is not needed any more: rowmq schedules rm {quote(schedule.name)}"
+    if schedule.function is not None:
+        return case.warning(
+            f"{late}, and no process is there that has installed it with {schedule.function}",
+            f"start the program that installs it: only that has the function which makes its "
+            f"payload; {removing}",
+            **details,
+        )
+    return case.warning(
+        f"{late}, and nobody tends schedules",
+        f"start a worker, or a client that installs a schedule: each tends all of them; {removing}",
+        **details,
+    )
 
 
 def judge_workers(found: Sequence[WorkerInfo], case: Case) -> Iterator[Finding]:

@@ -8,6 +8,8 @@ sizes of each are in `doctor_postgres`, `doctor_mysql` and `doctor_sqlite`.
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import msgspec
+
 from rowmq.errors import SchemaError
 from rowmq.message import WorkerInfo
 from rowmq.progress import State
@@ -49,6 +51,12 @@ COUNT_MAX = 10_000
 
 ROWS_MAX = 500
 """How many groups, queues, topics, schedules and so on are looked at."""
+
+LANES_MAX = 5_000
+"""How many lanes: a queue has one for each kind and priority."""
+
+LOCKS_MAX = 100
+"""How many locks: each may be of many jobs."""
 
 
 class Identity(NamedTuple):
@@ -112,6 +120,8 @@ class Failures(NamedTuple):
     newest_seconds: float
     errors: list[tuple[str, int]]
     """The most frequent ones of the newest failures."""
+    exact: bool
+    """Whether they were counted to the end."""
 
 
 class StaleSubscriber(NamedTuple):
@@ -130,6 +140,8 @@ class QueueState(NamedTuple):
     queue: str
     paused: bool
     limited: bool
+    claimed: bool
+    """Whether somebody has jobs of it just now."""
     due_seconds: float | None
     finished_seconds: float | None
 
@@ -166,6 +178,14 @@ class ScheduleState(NamedTuple):
     name: str
     paused: bool
     due_seconds: float | None
+    function: str | None
+    """What makes its payload: only a process that has installed it with that can fire it."""
+
+
+class Payload(msgspec.Struct):
+    """What matters here of how a schedule is stored."""
+
+    function: str | None = None
 
 
 class Transaction(NamedTuple):
@@ -286,16 +306,17 @@ class Examination:
             count = (yield from self.ask("count_failed", COUNT_FAILED, (id,))).rows[0][0]
             newest = max((row[0] for row in rows), default=oldest)
             ages = (seconds(now - oldest), seconds(now - newest))
-            errors = frequent(row[1] for row in rows)
-            found.append(Failures(as_text(queue), None, int(count), *ages, errors))
+            errors, exact = frequent(row[1] for row in rows), count < COUNT_MAX
+            found.append(Failures(as_text(queue), None, int(count), *ages, errors, exact))
         return found
 
     def queues(self) -> Operation[list[QueueState]]:
         """Since when the first job of each queue is due."""
         due: dict[int, int] = {}
-        for _, queue_id, first in (yield from self.ask("lanes", LANES, (ROWS_MAX,))):
+        for _, queue_id, first in (yield from self.ask("lanes", LANES, (LANES_MAX,))):
             if first is not None:
                 due[queue_id] = min(first, due.get(queue_id, first))
+        claimed = yield from self._claimed_queues()
         states = []
         for id, queue, paused, limited, done, failed, now in (
             yield from self.ask("queues", QUEUES, (ROWS_MAX,))
@@ -305,6 +326,7 @@ class Examination:
                 queue=as_text(queue),
                 paused=bool(paused),
                 limited=bool(limited),
+                claimed=as_text(queue) in claimed,
                 due_seconds=seconds(now - due[id]) if due.get(id, now) < now else None,
                 finished_seconds=None if last is None else seconds(now - last),
             )
@@ -322,7 +344,7 @@ class Examination:
     def expired_locks(self) -> Operation[list[LockState]]:
         """Locks of jobs that have run out and were not given back."""
         names = yield from self._lane_names()
-        result = yield from self.ask("expired_locks", EXPIRED_LOCKS, (ROWS_MAX,))
+        result = yield from self.ask("expired_locks", EXPIRED_LOCKS, (LOCKS_MAX,))
         states = []
         for owner, us, claimed, settled in result:
             marks = as_text(settled)
@@ -339,7 +361,7 @@ class Examination:
         """Jobs near the head of their lanes that were handed out so often without being settled."""
         names = yield from self._lane_names()
         found: list[StuckJob] = []
-        for id, _, first in (yield from self.ask("lanes", LANES, (ROWS_MAX,))):
+        for id, _, first in (yield from self.ask("lanes", LANES, (LANES_MAX,))):
             if first is not None:
                 params = (id, SAMPLE, deliveries)
                 rows = yield from self.ask("stuck_jobs", STUCK, params)
@@ -351,8 +373,15 @@ class Examination:
         result = yield from self.ask("left_holds", HOLDS, (ROWS_MAX,))
         return [LeftHold(id, starts, seconds(us)) for id, starts, us in result]
 
+    def _claimed_queues(self) -> Operation[set[str]]:
+        """The queues of the locks that last longest."""
+        names = yield from self._lane_names()
+        result = yield from self.ask("live_locks", LIVE_LOCKS, (LOCKS_MAX,))
+        lanes = {entry[1] for (claimed,) in result for entry in self.dialect.unpack(claimed)}
+        return {names[id] for id in lanes if id in names}
+
     def _lane_names(self) -> Operation[dict[int, str]]:
-        result = yield from self.ask("lane_names", LANE_NAMES, (10 * ROWS_MAX,))
+        result = yield from self.ask("lane_names", LANE_NAMES, (LANES_MAX,))
         return {id: as_text(queue) for id, queue in result}
 
     # --- schedules and workers --------------------------------------------------------------------
@@ -362,9 +391,12 @@ class Examination:
         result = yield from self.ask("schedules", SCHEDULES, (ROWS_MAX,))
         return [
             ScheduleState(
-                as_text(name), bool(paused), None if at is None or at > now else seconds(now - at)
+                name=as_text(name),
+                paused=bool(paused),
+                due_seconds=None if at is None or at > now else seconds(now - at),
+                function=msgspec.json.decode(as_text(spec), type=Payload).function,
             )
-            for name, paused, at, now in result
+            for name, paused, at, spec, now in result
         ]
 
     def workers(self) -> Operation[list[WorkerInfo]]:
@@ -410,8 +442,8 @@ def letters_of(
         alone = len(groups) == 1
         oldest_seconds = seconds(now - oldest) if alone else max(ages)
         errors = frequent(row[2] for row in own)
-        number = count if alone else len(own)
-        found.append(Failures(topic, group, number, oldest_seconds, min(ages), errors))
+        number, exact = (count, count < COUNT_MAX) if alone else (len(own), count <= len(rows))
+        found.append(Failures(topic, group, number, oldest_seconds, min(ages), errors, exact))
     return found
 
 
@@ -426,16 +458,16 @@ GROUPS = f"""
 
 # The age of the first message that is not acked is looked up only where there is one.
 BEHIND = """
-    SELECT COUNT(*), SUM(CASE WHEN b.lag > 0 THEN 1 ELSE 0 END), SUM(b.lag), MIN(b.oldest)
+    SELECT COUNT(*), SUM(CASE WHEN b.behind > 0 THEN 1 ELSE 0 END), SUM(b.behind), MIN(b.oldest)
     FROM (
-        SELECT w.lag, CASE WHEN w.lag > 0 THEN
+        SELECT w.behind, CASE WHEN w.behind > 0 THEN
                    (SELECT m.published_at FROM {messages} m
                     WHERE m.partition_id = w.id AND m.message_offset > w.acked
                     ORDER BY m.partition_id, m.message_offset LIMIT 1)
                END AS oldest
         FROM (
             SELECT p.id, COALESCE(o.offset_acked, p.first_offset - 1) AS acked,
-                   p.next_offset - 1 - COALESCE(o.offset_acked, p.first_offset - 1) AS lag
+                   p.next_offset - 1 - COALESCE(o.offset_acked, p.first_offset - 1) AS behind
             FROM (
                 SELECT id, first_offset, next_offset FROM {partitions}
                 WHERE topic = ? ORDER BY topic, id LIMIT ?
@@ -502,6 +534,10 @@ EXPIRED_LOCKS = """
     SELECT owner, {now} - locked_until, claimed, settled FROM {locks}
     WHERE locked_until <= (SELECT {now}) ORDER BY locked_until LIMIT ?"""
 
+LIVE_LOCKS = """
+    SELECT claimed FROM {locks}
+    WHERE locked_until > (SELECT {now}) ORDER BY locked_until DESC LIMIT ?"""
+
 STUCK = """
     SELECT r.job_id, r.deliveries, r.attempts
     FROM (
@@ -512,7 +548,10 @@ STUCK = """
 
 HOLDS = "SELECT job_id, starts, {now} - started_at FROM {holds} ORDER BY job_id LIMIT ?"
 
-SCHEDULES = "SELECT name, paused, next_at, {now} FROM {schedules} ORDER BY name LIMIT ?"
+# By the index, those that are due first.
+SCHEDULES = """
+    SELECT name, paused, next_at, spec, {now} FROM {schedules}
+    ORDER BY paused, next_at, name LIMIT ?"""
 
 LARGEST = """
     SELECT MAX(max_payload_bytes) FROM {topics}

@@ -60,9 +60,10 @@ class MySQLExamination(Examination):
 
     def activity(self, *, seconds: float) -> Operation[list[Transaction]]:
         """Transactions that have been open for so long."""
-        version = yield from self.ask("product", "SELECT VERSION()")
-        mariadb = is_mariadb(as_text(version.rows[0][0]))
-        template = ACTIVITY.replace("<processes>", PROCESSES[mariadb])
+        result = yield from self.ask("product", "SELECT VERSION()")
+        version = as_text(result.rows[0][0])
+        old = is_mariadb(version) or number_of(version) < (8, 0, 22)
+        template = ACTIVITY.replace("<processes>", PROCESSES[old])
         result = yield from self.ask("activity", template, (int(seconds),))
         return [
             Transaction(
@@ -161,10 +162,8 @@ VARIABLES = "SHOW GLOBAL VARIABLES WHERE Variable_name IN (<list>)"
 
 STATUS = "SHOW GLOBAL STATUS WHERE Variable_name IN (<list>)"
 
-PROCESSES = {
-    True: "information_schema.processlist",
-    False: "performance_schema.processlist",  # the other is deprecated, and stops all for a moment
-}
+# Where MySQL has the second, the first is deprecated, and holds all sessions up for a moment.
+PROCESSES = {True: "information_schema.processlist", False: "performance_schema.processlist"}
 
 # The time is the server's own, whatever zone this session has.
 ACTIVITY = """

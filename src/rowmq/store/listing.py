@@ -122,16 +122,16 @@ class Listing:
         failed = yield from self._find_failed(job)
         if failed is not None:
             return failed
+        ready = yield from self._find_ready(job, "due_at = ?")
+        if ready is not None:
+            return ready
+        if (yield from self._waits(job)):
+            return Found(State.PENDING, 0, 0, job.due_at)
         claim = yield from self.archive.claim_of(job.id)
         if claim is not None:
             entry, expired = claim
             state = waiting_state(entry.attempts) if expired else State.PROCESSING
             return Found(state, entry.attempts, entry.deliveries, entry.due_at)
-        if (yield from self._waits(job)):
-            return Found(State.PENDING, 0, 0, job.due_at)
-        ready = yield from self._find_ready(job, "due_at = ?")
-        if ready is not None:
-            return ready
         errors = yield from self.archive.errors(job.id)
         # One that never failed was most likely completed, soon after it was put.
         looks = [self._find_completed, self._find_retried]

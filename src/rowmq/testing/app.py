@@ -29,6 +29,10 @@ MAX_SECONDS = 10.0
 """How long a drain may take, if nothing else is said."""
 
 
+INTERNAL = ("rowmq", "asyncio", "contextlib")
+"""Packages whose frames tell a test nothing about its handler."""
+
+
 class _Common(Assertions):
     """What both kinds share. Assertions do not wait for anything but a local file: they are not to
     be awaited in async tests either, where one that is forgotten would pass.
@@ -170,12 +174,14 @@ class TestApp(_Common):
         handler's policy says; without `raise_errors` it is part of what is returned, and the drain
         goes on. One that takes longer than `max_time`, in real time, is an `AssertionError`.
         """
+        __tracebackhide__ = True
         return self._run(self._drain(max_time, raise_errors=raise_errors))
 
     def step(
         self, *, max_time: Duration = MAX_SECONDS, raise_errors: bool = True
     ) -> Handled | None:
         """Run one handler on one message or job that is due; None if there is none."""
+        __tracebackhide__ = True
         return self._run(self._step(max_time, raise_errors=raise_errors))
 
     def run_for(
@@ -192,6 +198,7 @@ class TestApp(_Common):
         and each is handled at its time. In no time at all.
         """
         passes = timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
+        __tracebackhide__ = True
         return self._run(self._run_for(passes, max_time, raise_errors=raise_errors))
 
     def maintain(self) -> None:
@@ -234,13 +241,17 @@ class TestApp(_Common):
         self.close()
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        __tracebackhide__ = True
         try:
             runner = self._checked_runner()
         except BaseException:
             work.close()
             raise
-        # With the context of the test, so that handlers see its context variables.
-        return runner.run(work, context=contextvars.copy_context())
+        try:
+            # With the context of the test, so that handlers see its context variables.
+            return runner.run(work, context=contextvars.copy_context())
+        except Exception as error:  # noqa: BLE001 - raised again, shorter
+            raise error.with_traceback(beyond(error.__traceback__)) from error.__cause__
 
     def _checked_runner(self) -> asyncio.Runner:
         refuse_loop("`async with AsyncTestApp(app) as t:` and `await t.drain()`")
@@ -288,13 +299,15 @@ class AsyncTestApp(_Common):
         self, *, max_time: Duration = MAX_SECONDS, raise_errors: bool = True
     ) -> list[Handled]:
         """Run handlers on all that is due, until nothing is: see `TestApp.drain`."""
-        return await self._drain(max_time, raise_errors=raise_errors)
+        __tracebackhide__ = True
+        return await told(self._drain(max_time, raise_errors=raise_errors))
 
     async def step(
         self, *, max_time: Duration = MAX_SECONDS, raise_errors: bool = True
     ) -> Handled | None:
         """Run one handler on one message or job that is due; None if there is none."""
-        return await self._step(max_time, raise_errors=raise_errors)
+        __tracebackhide__ = True
+        return await told(self._step(max_time, raise_errors=raise_errors))
 
     async def run_for(
         self,
@@ -308,7 +321,8 @@ class AsyncTestApp(_Common):
     ) -> list[Handled]:
         """Let time pass while the app works: see `TestApp.run_for`."""
         passes = timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
-        return await self._run_for(passes, max_time, raise_errors=raise_errors)
+        __tracebackhide__ = True
+        return await told(self._run_for(passes, max_time, raise_errors=raise_errors))
 
     async def maintain(self) -> None:
         """Do a worker's chores once: collect topics, prune archives."""
@@ -347,6 +361,26 @@ class AsyncTestApp(_Common):
 
 def limits_of(max_time: Duration, *, raise_errors: bool) -> Limits:
     return Limits(max_time=to_seconds(max_time, name="max_time"), raise_errors=raise_errors)
+
+
+async def told(work: Coroutine[Any, Any, T]) -> T:
+    """Do something; what it raises points at a handler, and not at how that came to be called."""
+    __tracebackhide__ = True
+    try:
+        return await work
+    except Exception as error:  # noqa: BLE001 - raised again, shorter
+        raise error.with_traceback(beyond(error.__traceback__)) from error.__cause__
+
+
+def beyond(trace: TracebackType | None) -> TracebackType | None:
+    """A traceback from the first frame that is the user's own; all of it, if there is none."""
+    first = trace
+    while first is not None:
+        package = str(first.tb_frame.f_globals.get("__name__", "")).partition(".")[0]
+        if package not in INTERNAL:
+            return first
+        first = first.tb_next
+    return trace
 
 
 def refuse_loop(instead: str) -> None:

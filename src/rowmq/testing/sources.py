@@ -4,7 +4,7 @@ They are the worker's own sources. What differs: there is no heartbeat, no threa
 locks, and the time between two looks is nothing, since the clock stands.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
 from rowmq.client import AsyncRowMQ
@@ -168,3 +168,9 @@ class NoKeeper(Keeper):
 
     def __init__(self) -> None:
         """There is no thread."""
+
+    def let_go(self, units: Iterable[Unit]) -> None:
+        """It has none."""
+
+    def lost(self, unit: Unit) -> bool:  # noqa: ARG002 - whichever it is
+        return False

@@ -13,7 +13,7 @@ import msgspec
 
 from rowmq.client import AsyncRowMQ, connect_async
 from rowmq.errors import Closed, ConfigurationError, InvalidOption
-from rowmq.naming import check_group
+from rowmq.naming import check_group, check_queue, check_topic
 from rowmq.options import check_flag, positive
 from rowmq.policy import AckPolicy, RetryStrategy
 from rowmq.queue.view import UNTYPED, view_of
@@ -110,6 +110,8 @@ class App:
         to the dead letters; `retry` says how long it waits in between. With `strict`, the next
         message of a key waits until this one is done for good.
         """
+        check_topic(topic)
+        check_group(group)
 
         def declare(function: F) -> F:
             pace = pace_of(
@@ -183,6 +185,8 @@ class App:
         annotated with a class, jobs of that class are done, and those without any; so a queue can
         have one handler for each class.
         """
+        check_brackets(queue, "@app.worker('emails')")
+        check_queue(queue)
 
         def declare(function: F) -> F:
             pace = pace_of(
@@ -240,6 +244,8 @@ class App:
         an outage: `latest`, `all` or `none` of what was missed. A parameter annotated with
         `datetime` is given the time it was to be run at.
         """
+        check_brackets(cron, "@app.cron('0 2 * * *')")
+        check_times(cron, tz, catch_up)
 
         def declare(function: F) -> F:
             pace = pace_of(
@@ -270,7 +276,6 @@ class App:
             )
             view = msgspec.structs.replace(view, kind=UNTYPED)
             tick = Tick(name=handler.name, cron=cron, tz=tz, catch_up=catch_up, payload=payload)
-            check_tick(tick)
             self._add(msgspec.structs.replace(handler, view=view, tick=tick))
             return function
 
@@ -518,13 +523,17 @@ def check_options(options: dict[str, Any]) -> dict[str, Any]:
     return options
 
 
-def check_tick(tick: Tick) -> None:
+def check_brackets(given: Any, right: str) -> None:
+    """A decorator that was used without its brackets is given the function."""
+    if callable(given):
+        raise InvalidOption(f"{right} stands above a handler, with what it handles in brackets")
+
+
+def check_times(cron: str, tz: str, catch_up: CatchUp) -> None:
     """Refuse a schedule where it is declared, not when the app starts."""
-    cron_of(tick.cron, tick.tz)
-    if tick.catch_up not in CATCH_UPS:
-        raise InvalidOption(
-            f"catch_up must be one of {', '.join(CATCH_UPS)}, not {tick.catch_up!r}"
-        )
+    cron_of(cron, tz)
+    if catch_up not in CATCH_UPS:
+        raise InvalidOption(f"catch_up must be one of {', '.join(CATCH_UPS)}, not {catch_up!r}")
 
 
 def url_of(url: str | None) -> str:

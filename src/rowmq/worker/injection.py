@@ -190,8 +190,8 @@ def check_function(function: Callable[..., Any]) -> None:
 def check_named(function: Callable[..., Any], parameter: inspect.Parameter) -> None:
     if parameter.kind is parameter.POSITIONAL_ONLY:
         raise InvalidOption(
-            f"handler {name_of(function)} takes {parameter.name!r} by position only: its arguments "
-            f"are given by name, so leave out the `/`"
+            f"handler {name_of(function)} has the positional-only parameter {parameter.name!r}: "
+            f"arguments are given by name, so leave out the `/`"
         )
 
 
