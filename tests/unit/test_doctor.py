@@ -1,6 +1,7 @@
 """What figures mean to the doctor, and how it is told: no database is needed to see that."""
 
 import json
+import re
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -10,16 +11,18 @@ from click.testing import CliRunner
 
 import rowmq
 from rowmq import Checkup, Finding, Level, Thresholds, errors
+from rowmq.cli.failing import Code
 from rowmq.cli.main import app
 from rowmq.doctor import file, server, settings, tables, transactions, work
 from rowmq.doctor.case import Case
 from rowmq.doctor.checks import CHECKS, EXAMINATIONS
 from rowmq.doctor.examining import FINDINGS_MAX, is_denied, not_seen, worst
 from rowmq.doctor.server import Beat
+from rowmq.doctor.thresholds import threshold_defaults
 from rowmq.doctor.wording import count, duration, shortened, size
 from rowmq.engine import store_for
 from rowmq.message import Migration, WorkerInfo
-from rowmq.store.doctor import Identity, SchemaState
+from rowmq.store.doctor_facts import Identity, SchemaState
 from rowmq.store.doctor_mysql import MySQLTable, number_of
 from rowmq.store.doctor_postgres import Capacity, Setting, Slot
 from rowmq.store.doctor_schema import blueprint_of
@@ -458,8 +461,8 @@ def test_only_a_refusal_is_taken_for_a_missing_right(cause: Exception | None, de
     error = errors.DatabaseError("refused")
     error.__cause__ = cause
     assert is_denied(error) == denied
-    part = CHECKS[5].parts["mysql"][0]
-    assert ("right" in not_seen(error, part, case(MARIADB)).details) == denied
+    found = not_seen(error, CHECKS[5].parts["mysql"][0], case(MARIADB))
+    assert ("right" in found.details, found.level) == (denied, "note" if denied else "warning")
 
 
 @pytest.mark.parametrize(
@@ -482,6 +485,18 @@ def test_sizes_and_numbers_are_said_as_people_do() -> None:
         "0 bytes", "1023 bytes", "2 KiB", "5 MiB", "3 TiB",
     ]  # fmt: skip
     assert [count(1, "index", "indexes"), count(2_000, "job")] == ["1 index", "2,000 jobs"]
+
+
+def test_the_documentation_lists_every_check_threshold_and_code() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "doctor.md").read_text()
+    for check in CHECKS:
+        assert f"\n### {check.name}\n" in page
+    for name, value in threshold_defaults().items():
+        row = re.search(rf"^\| `{name}` \| ([\d.,]+) ?(s|min|MiB)? ", page, re.MULTILINE)
+        assert row is not None, name
+        unit = {"min": 60, "MiB": MIB}.get(row[2], 1)
+        assert float(row[1].replace(",", "")) * unit == value, name
+    assert f"\n| {int(Code.UNHEALTHY)} | there are warnings or problems |" in page
 
 
 # --- the command ----------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import msgspec
 from rowmq.doctor.thresholds import Thresholds
 from rowmq.message import Finding, Level
 from rowmq.store.dialect import Dialect
-from rowmq.store.doctor import Identity
+from rowmq.store.doctor_facts import Identity
 
 __all__ = ["Case"]
 

@@ -14,7 +14,8 @@ from rowmq.drivers.base import AsyncDriver, Steps, SyncDriver, take_steps, take_
 from rowmq.engine import DRIVERS, Engine
 from rowmq.errors import Closed, DatabaseUnreachable, InvalidOption, RowMQError
 from rowmq.message import Checkup, Finding, Level
-from rowmq.store.doctor import Examination, Identity
+from rowmq.store.doctor import Examination
+from rowmq.store.doctor_facts import Identity
 from rowmq.store.statement import Operation
 
 __all__ = ["AsyncExamining", "Examining"]

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from rowmq.doctor.case import Case
 from rowmq.doctor.wording import duration
 from rowmq.message import Finding
-from rowmq.store.doctor import Identity
+from rowmq.store.doctor_facts import Identity
 
 __all__ = ["Beat", "judge_clock", "judge_connection", "judge_version"]
 

@@ -6,7 +6,7 @@ from rowmq.doctor.case import Case
 from rowmq.doctor.wording import count, duration, size
 from rowmq.errors import SchemaTooNew
 from rowmq.message import Finding
-from rowmq.store.doctor import Catalogue, IndexState, SchemaState
+from rowmq.store.doctor_facts import Catalogue, IndexState, SchemaState
 from rowmq.store.doctor_mysql import MySQLTable
 from rowmq.store.doctor_postgres import TableState
 from rowmq.store.doctor_schema import Key

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from rowmq.doctor.case import Case
 from rowmq.doctor.wording import count, duration, shortened
 from rowmq.message import Finding
-from rowmq.store.doctor import Transaction
+from rowmq.store.doctor_facts import Transaction
 from rowmq.store.doctor_postgres import Activity, PreparedTransaction, Slot
 
 __all__ = [

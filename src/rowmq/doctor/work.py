@@ -6,8 +6,8 @@ from shlex import quote
 from rowmq.doctor.case import Case
 from rowmq.doctor.wording import count, duration
 from rowmq.message import Finding, WorkerInfo
-from rowmq.store.doctor import (
-    PARTITIONS_MAX,
+from rowmq.store.doctor import PARTITIONS_MAX
+from rowmq.store.doctor_facts import (
     Failures,
     GroupState,
     LeftHold,

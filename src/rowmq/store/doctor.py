@@ -6,39 +6,35 @@ sizes of each are in `doctor_postgres`, `doctor_mysql` and `doctor_sqlite`.
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
-from rowmq.errors import SchemaError
 from rowmq.message import WorkerInfo
 from rowmq.progress import State
 from rowmq.store.dialect import TABLES, Dialect, as_text, as_text_or_none
-from rowmq.store.doctor_schema import Blueprint, blueprint_of
+from rowmq.store.doctor_facts import (
+    Catalogue,
+    Failures,
+    GroupState,
+    Identity,
+    IndexState,
+    LeftHold,
+    LockState,
+    Payload,
+    QueueState,
+    ScheduleState,
+    SchemaState,
+    StaleSubscriber,
+    StuckJob,
+)
+from rowmq.store.doctor_schema import blueprint_of
 from rowmq.store.schema import Schema
 from rowmq.store.statement import Operation, Result, Statement
 from rowmq.store.workers import LIST as WORKERS
 from rowmq.store.workers import worker_of
 
-__all__ = [
-    "COUNT_MAX",
-    "PARTITIONS_MAX",
-    "SAMPLE",
-    "Catalogue",
-    "Examination",
-    "Failures",
-    "GroupState",
-    "Identity",
-    "IndexState",
-    "LeftHold",
-    "LockState",
-    "QueueState",
-    "ScheduleState",
-    "SchemaState",
-    "StaleSubscriber",
-    "StuckJob",
-    "Transaction",
-]
+__all__ = ["COUNT_MAX", "PARTITIONS_MAX", "SAMPLE", "Examination"]
 
 PARTITIONS_MAX = 10_000
 """How many partitions of a topic are looked at."""
@@ -57,149 +53,6 @@ LANES_MAX = 5_000
 
 LOCKS_MAX = 100
 """How many locks: each may be of many jobs."""
-
-
-class Identity(NamedTuple):
-    """Which server this is, as it says itself."""
-
-    product: str
-    version: str
-    number: tuple[int, ...]
-    user: str
-    database: str
-    place: str
-    standby: bool = False
-
-
-class IndexState(NamedTuple):
-    """An index that is there."""
-
-    table: str
-    name: str
-    columns: tuple[str, ...]
-    unique: bool
-    valid: bool = True
-
-
-class Catalogue(NamedTuple):
-    """What should be there, and what is: the columns by table, and the indexes."""
-
-    blueprint: Blueprint
-    columns: dict[str, set[str]]
-    indexes: list[IndexState]
-
-
-class SchemaState(NamedTuple):
-    """The version of the tables, the one that this library wants, and what is wrong with it."""
-
-    version: int
-    latest: int
-    error: SchemaError | None
-
-
-class GroupState(NamedTuple):
-    """How far a group is behind, in the partitions that were looked at."""
-
-    topic: str
-    group: str
-    subscribers: int
-    expired: int
-    partitions: int
-    behind: int
-    lag: int
-    oldest_seconds: float | None
-
-
-class Failures(NamedTuple):
-    """What was given up on: dead letters of a topic and group, or failed jobs of a queue."""
-
-    source: str
-    group: str | None
-    number: int
-    oldest_seconds: float
-    newest_seconds: float
-    errors: list[tuple[str, int]]
-    """The most frequent ones of the newest failures."""
-    exact: bool
-    """Whether they were counted to the end."""
-
-
-class StaleSubscriber(NamedTuple):
-    """A subscriber whose lease has run out and that is still registered."""
-
-    topic: str
-    group: str
-    name: str
-    expired_seconds: float
-    partitions: int
-
-
-class QueueState(NamedTuple):
-    """A queue: since when its first job is due, and when one was finished last."""
-
-    queue: str
-    paused: bool
-    limited: bool
-    claimed: bool
-    """Whether somebody has jobs of it just now."""
-    due_seconds: float | None
-    finished_seconds: float | None
-
-
-class LockState(NamedTuple):
-    """A lock of jobs that has run out; queues as its jobs have them."""
-
-    owner: str
-    queues: tuple[str, ...]
-    jobs: int
-    expired_seconds: float
-
-
-class StuckJob(NamedTuple):
-    """A job that was handed out often and not settled."""
-
-    queue: str
-    id: int
-    deliveries: int
-    attempts: int
-
-
-class LeftHold(NamedTuple):
-    """A note that a job was begun in a transaction."""
-
-    job_id: int
-    starts: int
-    seconds: float
-
-
-class ScheduleState(NamedTuple):
-    """A schedule, and for how long it has been due."""
-
-    name: str
-    paused: bool
-    due_seconds: float | None
-    function: str | None
-    """What makes its payload: only a process that has installed it with that can fire it."""
-
-
-class Payload(msgspec.Struct):
-    """What matters here of how a schedule is stored."""
-
-    function: str | None = None
-
-
-class Transaction(NamedTuple):
-    """A transaction of somebody else that has been open for long."""
-
-    id: int
-    """What the server knows its connection by."""
-    seconds: float
-    user: str | None
-    application: str | None
-    state: str | None
-    statement: str | None
-    holds_back: bool
-    """Whether it keeps old rows from being cleaned up."""
 
 
 class Examination:

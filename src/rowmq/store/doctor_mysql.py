@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from rowmq.store.dialect import as_text, as_text_or_none
-from rowmq.store.doctor import Examination, Identity, IndexState, Transaction
+from rowmq.store.doctor import Examination
+from rowmq.store.doctor_facts import Identity, IndexState, Transaction
 from rowmq.store.statement import Operation
 
 __all__ = ["MySQLExamination", "MySQLTable"]

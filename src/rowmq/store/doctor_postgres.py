@@ -7,7 +7,8 @@ or a catalogue that is slow to read, costs a note and not the whole examination.
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from rowmq.store.doctor import Examination, Identity, IndexState, Transaction
+from rowmq.store.doctor import Examination
+from rowmq.store.doctor_facts import Identity, IndexState, Transaction
 from rowmq.store.statement import Operation, Result, Statement
 
 __all__ = [

@@ -3,7 +3,8 @@
 from typing import NamedTuple
 
 from rowmq.errors import Locked
-from rowmq.store.doctor import Examination, Identity, IndexState
+from rowmq.store.doctor import Examination
+from rowmq.store.doctor_facts import Identity, IndexState
 from rowmq.store.statement import Operation, Statement
 
 __all__ = ["SQLiteExamination", "SQLiteState"]
