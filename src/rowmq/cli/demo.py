@@ -48,36 +48,48 @@ def demo(*, keep: bool) -> None:
     nothing was lost and nothing was done twice; if not, the exit code is 1. It all happens in a
     temporary folder, which is removed, or left there with --keep.
     """
-    console = Console(highlight=False)
-    folder = Path(tempfile.mkdtemp(prefix="rowmq-demo-"))
-    workers = Workers()
-    signal_before = signal.signal(signal.SIGTERM, leave)
-    try:
-        kept = Demo(console, folder, workers).run(keep=keep)
-    finally:
-        signal.signal(signal.SIGTERM, signal_before)
-        workers.stop()
-        if not keep:
-            shutil.rmtree(folder, ignore_errors=True)
+    with shop() as the_demo:
+        kept = the_demo.run(keep=keep)
     if not kept:
         raise click.exceptions.Exit(1)
 
 
+@contextlib.contextmanager
+def shop() -> "Iterator[Demo]":
+    """A demo, and the end of all that it has started, however it ends."""
+    the_demo = Demo(Console(highlight=False), Path(tempfile.mkdtemp(prefix="rowmq-demo-")))
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    signal.signal(signal.SIGTERM, leave)
+    try:
+        yield the_demo
+    finally:
+        for number in before:
+            signal.signal(number, signal.SIG_IGN)  # it is ending, and soon has
+        the_demo.workers.stop()
+        if not the_demo.stays:
+            shutil.rmtree(the_demo.folder, ignore_errors=True)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 def leave(number: int, _: FrameType | None) -> NoReturn:
-    """Be ended like by Ctrl-C: nothing is left behind."""
+    """Be ended as by Ctrl-C: nothing is left behind."""
     sys.exit(128 + number)
 
 
 class Demo:
     """One run of it."""
 
-    def __init__(self, console: Console, folder: Path, workers: Workers) -> None:
+    def __init__(self, console: Console, folder: Path) -> None:
         self.console = console
         self.folder = folder
-        self.workers = workers
+        self.workers = Workers()
+        self.stays = False
+        """Whether the folder is to be left there."""
         self.url = f"sqlite:///{folder / 'demo.db'}"
         self.story = Story()
         self.doing = ""
+        self._told: set[str] = set()
 
     def run(self, *, keep: bool) -> bool:
         """Do all of it; whether every promise held."""
@@ -96,6 +108,7 @@ class Demo:
             kept = held(self.console, promises(mq, ledger, self.story))
             self._say_what_next(keep=keep, kept=kept)
             if keep:
+                self.stays = True
                 self._keep_on()
         return kept
 
@@ -139,8 +152,6 @@ class Demo:
             self.story.duplicates.append(self._publish_order(Order(number)).duplicate)
         self.show.say(f"{TWICE} of them were published twice: their ids give that away")
         self._fail_to_publish()
-        retried = self.ledger.attempts("bill")[1] + self.ledger.attempts("index")[1]
-        self.show.say(f"some failed at first and were tried again, {retried} so far", "yellow")
 
     def _kill_a_worker(self) -> None:
         """End a process that has work in its hands, and go on selling."""
@@ -155,7 +166,7 @@ class Demo:
         victim = next(worker for worker in self.workers if worker.pid == pid)
         victim.kill()
         self.story.killed_pid = pid
-        self.show.say(f"worker {pid} is KILLED in the middle of {slow.id} (kill -9)", "red")
+        self.show.say(f"worker {pid} is killed (kill -9) in the middle of {slow.id}", "red")
         self._publish(SECOND)
         self._until(
             f"others take over {slow.id}",
@@ -241,8 +252,21 @@ class Demo:
             time.sleep(LOOK_SECONDS)
 
     def _look(self) -> None:
-        figures = self.ledger.figures(self.mq, self.story)
+        billing, search, receipts, ticks = self.ledger.figures(self.mq, self.story)
+        if billing.again:
+            self._once("an order could not be billed at first, and was tried again", "yellow")
+        if receipts.done:
+            self._once("the first receipts are sent, each at its time")
+        if billing.dead:
+            self._once("an order failed at every attempt, and is a dead letter now", "red")
+        figures = [billing, search, receipts, ticks]
         self.show.update(self.doing, figures, self.workers, self.ledger.done_by())
+
+    def _once(self, text: str, style: str = "") -> None:
+        """Say something the first time it is so."""
+        if text not in self._told:
+            self._told.add(text)
+            self.show.say(text, style)
 
     def _refuse_dead_workers(self) -> None:
         """A worker that ends by itself is an error: say what it said."""
@@ -264,8 +288,8 @@ class Demo:
             return
         for command, why in (
             ("rowmq demo --keep", "the same, left running, to look at it"),
+            ("rowmq worker --help", "run handlers of your own"),
             ("rowmq --help", "what else there is"),
-            ("docs/quickstart.md", "the same with handlers of your own"),
         ):
             self.console.print(f"  [cyan]{command:<20}[/] {why}")
 

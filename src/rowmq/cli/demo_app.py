@@ -85,8 +85,8 @@ def reference_of(context: rowmq.Context) -> str:
     group="billing",
     concurrency=4,
     transactional=True,
-    retry=rowmq.Constant(interval=0.4),
-    max_deliveries=4,
+    retry=rowmq.Constant(interval=0.3),
+    max_deliveries=5,
     visibility=TAKEN_OVER_SECONDS,
     lease_duration=TAKEN_OVER_SECONDS,
 )

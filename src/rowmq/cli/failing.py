@@ -22,6 +22,7 @@ class Code(IntEnum):
     USAGE = 2
     NOT_FOUND = 3
     UNHEALTHY = 4
+    WORK_LEFT = 5
     INTERRUPTED = 130
     BROKEN_PIPE = 141
 
@@ -32,6 +33,7 @@ CODES = {
     Code.USAGE: "the command was called wrongly",
     Code.NOT_FOUND: "what was named does not exist",
     Code.UNHEALTHY: "doctor found warnings or problems",
+    Code.WORK_LEFT: "a worker stopped before its handlers were done",
     Code.INTERRUPTED: "interrupted by Ctrl-C",
     Code.BROKEN_PIPE: "whoever read the output has gone",
 }

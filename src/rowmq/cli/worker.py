@@ -7,15 +7,13 @@ import click
 
 import rowmq
 from rowmq.cli.commands import Command
+from rowmq.cli.failing import Code
 from rowmq.cli.health import Address, address_of, serve_health
 from rowmq.cli.loading import load_app
 from rowmq.cli.logs import FORMATS, LEVELS, set_up_logs
 from rowmq.cli.supervisor import URL_VARIABLE, Supervisor, command_of, live_with_parent
 
 __all__ = ["worker"]
-
-WORK_LEFT = 5
-"""The exit code of a worker whose handlers did not end in time."""
 
 
 def names_of(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> list[str] | None:
@@ -131,4 +129,4 @@ def run_here(
 ) -> int:
     live_with_parent(app.health, app.stop)
     with serve_health(health, app.health):
-        return 0 if app.run(queues=queues, topics=topics) else WORK_LEFT
+        return 0 if app.run(queues=queues, topics=topics) else Code.WORK_LEFT
