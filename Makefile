@@ -9,12 +9,12 @@ READY := $(VENV)/.ready
 PARALLEL := --numprocesses=3 --dist=worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check test bench format clean
+.PHONY: help demo check test bench docs format clean
 
 help: ## Show this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
 
-demo: $(READY) ## Publish, consume and work off jobs on SQLite, in a few seconds
+demo: $(READY) ## See it work on SQLite, by real workers, in half a minute
 	@$(BIN)/rowmq demo
 
 check: $(READY) ## Format, lint, types, layers and unit tests; no server, under a minute
@@ -30,12 +30,17 @@ test: $(READY) ## All tests, on SQLite, PostgreSQL and MariaDB servers of their 
 bench: $(READY) ## Measure publishing against the raw limit of each database
 	@$(BIN)/python -m benchmarks.publish
 
+# The warning that is turned off is about a future MkDocs, not about these pages; all others are errors.
+docs: $(READY) ## Build the documentation into site/, with every warning an error
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@echo "site/index.html"
+
 format: $(READY) ## Format the code and mend what the linter can
 	@$(BIN)/ruff check --fix-only --quiet .
 	@$(BIN)/ruff format --quiet .
 
 clean: ## Remove the virtual environment and all caches
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis build dist
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis build dist site
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

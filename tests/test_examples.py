@@ -2,6 +2,7 @@
 
 import os
 import re
+import secrets
 import shutil
 import signal
 import subprocess
@@ -12,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -20,7 +22,7 @@ from tests.databases import Database, Databases
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "examples"
-SECONDS = 10
+SECONDS = 60
 
 
 class Folder:
@@ -319,8 +321,10 @@ def test_an_app_runs_inside_another_program(example: Example) -> None:
     assert example("workers").run("embedded.py") == ["sent to ann@example.com"]
 
 
-def test_a_handler_acks_in_the_transaction_of_a_session(example: Example) -> None:
-    folder = example("sqlalchemy_outbox")
+def test_a_handler_acks_in_the_transaction_of_a_session(
+    example: Example, empty_database: Database
+) -> None:
+    folder = example("sqlalchemy_outbox", empty_database.url)
     folder.run("async_orders.py")
     with folder.worker("worker:app") as worker:
         worker.wait_for("discounted order 1")
@@ -389,7 +393,7 @@ def test_a_django_shop_publishes_in_atomic_and_runs_a_worker(example: Example) -
     (folder.path / "visit.py").write_text(VISIT_DJANGO)
     assert folder.run("visit.py") == ["201 {'id': 1}", "rolled back", "refused", "1 orders"]
     with folder.running("manage.py", "worker") as worker:
-        worker.wait_for("billed order 1")
+        worker.wait_for("billed order 1", "points for order 1")
     with client_of(folder, "shop.db") as mq:
         assert len(mq.read("orders")) == 1
 
@@ -397,14 +401,14 @@ def test_a_django_shop_publishes_in_atomic_and_runs_a_worker(example: Example) -
 VISIT_DJANGO = """
 import os
 import django
-os.environ["DJANGO_SETTINGS_MODULE"] = "shop.settings"
+os.environ["DJANGO_SETTINGS_MODULE"] = "webshop.settings"
 django.setup()
 from django.db import connection, transaction
 from django.test import Client
 import rowmq
-from shop.messaging import client
-from shop.models import Order
-from shop.orders import place_order
+from webshop.messaging import client
+from webshop.models import Order
+from webshop.orders import place_order
 
 answer = Client(headers={"host": "localhost"}).post("/orders", {"customer": "ann", "total": "9.5"})
 print(answer.status_code, answer.json())
@@ -422,6 +426,61 @@ print(Order.objects.count(), "orders")
 """
 
 
+# --- operations --------------------------------------------------------------------------------
+
+
+def test_a_worker_needs_no_other_rights_than_those_named(databases: Databases) -> None:
+    """On PostgreSQL, where users are told apart most finely."""
+    database = databases.get("postgres").create()
+    role = f"worker_{secrets.token_hex(4)}"
+    with rowmq.connect(database.url, schema="rowmq") as mq:
+        mq.migrate()
+    database.execute(f"CREATE ROLE {role} LOGIN PASSWORD 'secret'")
+    for grant in (EXAMPLES / "operations" / "rights.sql").read_text().splitlines():
+        if not grant.startswith("--"):
+            database.execute(grant.replace("TO worker", f"TO {role}"))
+    parts = urlsplit(database.url)
+    login = parts._replace(netloc=f"{role}:secret@{parts.hostname}:{parts.port}").geturl()
+    with rowmq.connect(login, schema="rowmq") as mq:
+        do_a_bit_of_everything(mq)
+    database.drop()
+    databases.get("postgres").execute(f"DROP ROLE {role}")
+
+
+def do_a_bit_of_everything(mq: rowmq.RowMQ) -> None:
+    mq.publish("orders", 7, key="ann", id="order-7")
+    with mq.subscribe("orders", group="billing") as subscriber:
+        subscriber.poll(timeout=5)[0].reject(error="no such customer")
+    assert mq.redrive("orders") == 1
+    mq.gc("orders")
+    queue = mq.queue("emails")
+    queue.configure(rate=100, max_in_flight=10)
+    queue.put("first", ordering_key="ann")
+    queue.offer_or_update("key", "second", delay=0)
+    with queue.hold() as job:
+        assert job is not None
+    (job,) = queue.try_poll_many(10)
+    job.nack(delay=0, error="again")
+    queue.ack(queue.try_poll_many(10))
+    assert queue.prune(older_than=0) == 2
+    assert mq.cron.install("nightly", "0 2 * * *", queue="emails") is rowmq.Outcome.CREATED
+    assert mq.cron.remove("nightly")
+    mq.workers()
+    assert mq.doctor().of("schema")
+
+
+# --- tests --------------------------------------------------------------------------------------
+
+
+def test_examples_that_test(example: Example) -> None:
+    folder = example("testing")
+    said = folder.run("-m", "pytest", "--asyncio-mode=auto", *QUIETLY, ".")
+    assert re.fullmatch(r"\d+ passed in .*", said[-1])
+
+
+QUIETLY = ["--quiet", "-p", "no:cacheprovider", "-o", "asyncio_default_fixture_loop_scope=function"]
+
+
 # --- none is left out --------------------------------------------------------------------------
 
 
@@ -432,4 +491,5 @@ def test_every_example_is_run() -> None:
         siblings = [other.read_text() for other in path.parent.glob("*.py") if other != path]
         named = f'"{path.name}"' in tests or f'"{path.stem}:app"' in tests
         imported = any(f"from {path.stem} import" in text for text in [*siblings, tests])
-        assert named or imported, path.relative_to(ROOT)
+        is_test = path.name.startswith("test_")
+        assert named or imported or is_test, path.relative_to(ROOT)

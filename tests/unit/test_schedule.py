@@ -6,7 +6,7 @@ from itertools import pairwise
 from zoneinfo import ZoneInfo
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rowmq.errors import InvalidOption
@@ -224,6 +224,7 @@ def test_times_rise_and_none_is_left_out(timing: Timing, after: datetime) -> Non
         assert last_until(timing, earlier, later - 1) == earlier
 
 
+@settings(max_examples=25)  # each looks at thousands of minutes
 @given(
     st.sampled_from(ZONES),
     st.lists(st.builds(time, st.integers(0, 23), st.integers(0, 59)), min_size=1, max_size=3),

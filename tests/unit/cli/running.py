@@ -14,7 +14,17 @@ from click.testing import CliRunner, Result
 
 from rowmq.cli.main import app
 
-__all__ = ["Terminal", "answer", "command", "environment", "invoke", "json_of", "url_of"]
+__all__ = [
+    "SECONDS_MAX",
+    "Terminal",
+    "answer",
+    "command",
+    "environment",
+    "invoke",
+    "json_of",
+    "process_environment",
+    "url_of",
+]
 
 SECONDS_MAX = 30.0
 

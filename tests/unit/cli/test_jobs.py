@@ -1,10 +1,12 @@
 """Commands about queues, jobs, schedules and workers, on SQLite."""
 
+import asyncio
 import json
+import os
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -206,19 +208,19 @@ def test_failed_jobs_are_retried(url: str, mq: rowmq.RowMQ, emails: dict[str, in
 
 
 def test_all_failed_jobs_are_retried_but_those_whose_key_is_taken(
-    url: str, mq: rowmq.RowMQ
+    url: str, mq: rowmq.RowMQ, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("rowmq.cli.jobs.BATCH", 3)
     queue = mq.queue("q")
-    queue.offer_batch([rowmq.ScheduledMessage(f"k{n}", n) for n in range(2_100)])
-    while claimed := queue.try_poll_many(3_000):
-        for job in claimed[:-1]:
-            job.reject(error="no")
-        claimed[-1].reject(error="no")
-    queue.put("taken", key="k7")
+    queue.offer_batch([rowmq.ScheduledMessage(f"k{n}", n) for n in range(12)])
+    for job in queue.try_poll_many(12):
+        job.reject(error="no")
+    for n in (0, 7, 10, 11):
+        queue.put("taken", key=f"k{n}")
     told = json_of(url, "jobs", "retry", "q", "--all")
-    assert told == {"queue": "q", "retried": 2_099, "found": 2_100, "dry_run": False}
-    assert queue.counts()["failed"] == 1
-    assert "1 left as they are" in answer(url, "jobs", "retry", "q", "--all")
+    assert told == {"queue": "q", "retried": 8, "found": 12, "dry_run": False}
+    assert {job.key for job in queue.failed()} == {"k0", "k7", "k10", "k11"}
+    assert "4 left as they are" in answer(url, "jobs", "retry", "q", "--all")
 
 
 def test_a_job_is_dropped_by_its_key(url: str, mq: rowmq.RowMQ, emails: dict[str, int]) -> None:
@@ -308,6 +310,34 @@ def test_there_are_no_workers(url: str) -> None:
     assert json_of(url, "workers") == []
     assert "no workers" in invoke(url, "workers").stderr
     assert "at nothing" in invoke(url, "workers", "--running").stderr
+
+
+async def test_workers_are_listed_with_what_they_are_at(url: str) -> None:
+    app = rowmq.App(url, name="shop")
+    begun, end = asyncio.Event(), asyncio.Event()
+
+    @app.worker("emails")
+    async def send(email: str, progress: rowmq.Progress) -> None:  # noqa: ARG001 - as it is put
+        progress.report(0.4, "reading\x1b[31m")
+        begun.set()
+        await end.wait()
+
+    async with app:
+        await app.mq.queue("emails").put("ann", key="k")
+        await asyncio.wait_for(begun.wait(), 20)
+        deadline = time.monotonic() + 20
+        while not (running := json_of(url, "workers")[0]["running"]) or not running[0]["progress"]:
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.05)
+        (worker,) = json_of(url, "workers")
+        shown, table = answer(url, "workers"), answer(url, "workers", "--running")
+        end.set()
+    assert (worker["app"], worker["alive"], worker["pid"]) == ("shop", True, os.getpid())
+    (running,) = worker["running"]
+    assert (running["source"], running["key"], running["progress"]) == ("emails", "k", 0.4)
+    assert running["note"] == "reading\x1b[31m"
+    assert "alive" in shown
+    assert "40% reading\\x1b[31m" in table
 
 
 # --- completion -----------------------------------------------------------------------------------

@@ -238,6 +238,7 @@ def test_settings_may_come_from_the_environment(tmp_path: Path) -> None:
         (["migrate", "--url", "oracle://user:hunter2@host/db"], "UnknownScheme"),
         (["migrate", "--url", "user:hunter2@host/db"], "UnknownScheme"),
         (["migrate", "--url", "sqlite://queue.db"], "InvalidURL"),
+        (["topics", "--url", "postgresql://[user:hunter2@host/db"], "InvalidURL"),
         (["migrate", "--url", "mysql://user:hunter2@host"], "InvalidURL"),
         (["migrate", "--url", f"sqlite:///{__file__}"], "NotADatabase"),
         (["migrate", "--url", "sqlite://", "--prefix", "A;B"], "ConfigurationError"),
@@ -264,13 +265,14 @@ def test_an_error_is_one_sentence_and_exit_code_1(arguments: list[str], error: s
         ["topics", "a", "postgresql://user:hunter2@host/db"],
         ["postgresql://user:hunter2@host/db"],
         ["lag", "t", "--interval", "postgresql://user:hunter2@host/db"],
+        ["lag", "t", "--interval", "postgresql://user:hun/ter2@host/db"],
     ],
 )
 def test_a_password_is_not_repeated_wherever_it_was_written(arguments: list[str]) -> None:
     for more in ([], ["--json"]):
         result = invoke("sqlite://", *arguments, *more)
         assert result.exit_code == 2
-        assert "hunter2" not in result.output
+        assert "ter2" not in result.output
         assert "***@host" in result.stderr
 
 
@@ -291,3 +293,33 @@ def test_what_an_error_quotes_acts_on_no_terminal(tmp_path: Path) -> None:
 def test_a_payload_that_says_json_is_a_payload(tmp_path: Path) -> None:
     shown = answer(url_of(tmp_path), "publish", "t", "--", "--json")
     assert shown.startswith("published: t, offset 1")
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_a_terminal_without_unicode_is_shown_escapes(tmp_path: Path, encoding: str) -> None:
+    url = url_of(tmp_path)
+    answer(url, "publish", "t", '{"name": "Ж"}')
+    env = {"ROWMQ_URL": url, "PYTHONIOENCODING": encoding}
+    for more in ([], ["--json"]):
+        done = subprocess.run(
+            command("tail", "t", "--no-follow", *more), env=env, capture_output=True, check=True
+        )
+        assert rb"\u0416" in done.stdout
+
+
+def test_arguments_that_are_no_text_are_refused(tmp_path: Path) -> None:
+    answer(url_of(tmp_path), "migrate")
+    calls: list[list[str | bytes]] = [
+        ["publish", "t", b"\xff"],
+        ["publish", "t", "1", "--key", b"\xff"],
+    ]
+    for words in calls:
+        done = subprocess.run(
+            [*command(), *words],
+            env={"ROWMQ_URL": url_of(tmp_path)},
+            capture_output=True,
+            check=False,
+        )
+        assert done.returncode == 1
+        assert b"Traceback" not in done.stderr
+        assert done.stderr.count(b"\n") == 1

@@ -236,6 +236,19 @@ def test_tail_of_a_topic_that_is_not_there(url: str, mq: Any) -> None:
     assert invoke(url, "tail", "t", "--from", "2026-01-01T00:00:00").exit_code == 2
 
 
+def test_a_payload_that_is_not_what_it_says_it_is_does_not_end_tail(url: str, mq: Any) -> None:
+    for n in range(3):
+        mq.publish("t", {"n": n})
+    with mq.transaction() as tx:
+        tx.execute("UPDATE rowmq_messages SET payload = x'ff' WHERE message_offset = 2")
+    assert [(m["payload"], m["encoding"]) for m in tailed(url)] == [
+        ({"n": 0}, "json"),
+        ("/w==", "base64"),
+        ({"n": 2}, "json"),
+    ]
+    assert r"b'\xff'" in answer(url, "tail", "t", "-n", "2", "--no-follow")
+
+
 def test_tail_makes_no_group_and_leaves_no_trace(url: str, mq: Any) -> None:
     mq.publish("t", 1)
     before = mq.topics()

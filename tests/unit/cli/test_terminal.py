@@ -9,13 +9,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from click.shell_completion import BashComplete
+from click.testing import CliRunner
 
 import rowmq
+from rowmq.cli.main import app
 from tests.unit.cli.running import (
     SECONDS_MAX,
     Terminal,
     answer,
     command,
+    environment,
     process_environment,
     url_of,
 )
@@ -65,7 +69,6 @@ def test_tail_follows_what_others_publish_and_ends_with_ctrl_c(url: str, mq: row
 
 
 def test_tail_waits_for_a_topic_that_is_not_there_yet(url: str, mq: rowmq.RowMQ) -> None:
-    answer(url, "topics")
     with started(url, "tail", "t", "--limit", "2", "--json") as tail:
         deadline = time.monotonic() + SECONDS_MAX
         while tail.poll() is None and time.monotonic() < deadline:
@@ -150,6 +153,19 @@ def test_ctrl_c_at_a_question_changes_nothing(url: str, mq: rowmq.RowMQ) -> None
     assert mq.queue("q").contains("k")
 
 
+def test_what_takes_long_shows_a_bar_and_takes_it_away(url: str, mq: rowmq.RowMQ) -> None:
+    mq.publish("t", 1)
+    slow = Terminal(url, "publish", "t", "--file", "-")
+    slow.read_until("publishing to t")
+    slow.type("2\n\x04")
+    assert slow.end() == 0
+    assert "\x1b[2K" in slow.shown
+    assert slow.shown.splitlines()[-1].endswith("published 1 message to t")
+    quick = Terminal(url, "publish", "t", "3")
+    assert quick.end() == 0
+    assert "publishing" not in quick.shown
+
+
 def test_colours_are_for_terminals_that_want_them(url: str, mq: rowmq.RowMQ) -> None:
     mq.queue("q").put(1)
     coloured = Terminal(url, "jobs", "q")
@@ -187,10 +203,9 @@ def test_a_watched_lag_is_json_lines_for_programs(url: str, mq: rowmq.RowMQ) -> 
 @pytest.fixture
 def infested(mq: rowmq.RowMQ) -> None:
     """Everything that can be named by anybody has a name that takes over terminals."""
-    topic = EVIL.replace("\x00", "")
-    mq.publish(topic, {"note": EVIL}, key=EVIL, id=EVIL, headers={"h": EVIL})
-    mq.publish(topic, EVIL, key=EVIL, id=EVIL + "2")
-    with mq.subscribe(topic, group=EVIL, name=EVIL, discovery_interval=0.05) as sub:
+    mq.publish(EVIL, {"note": EVIL}, key=EVIL, id=EVIL, headers={"h": EVIL})
+    mq.publish(EVIL, EVIL, key=EVIL, id=EVIL + "2")
+    with mq.subscribe(EVIL, group=EVIL, name=EVIL, discovery_interval=0.05) as sub:
         first, *_ = sub.poll(max=1, timeout=10)
         first.reject(error=EVIL)
     queue = mq.queue(EVIL)
@@ -219,47 +234,28 @@ SHOWING = [
 
 @pytest.mark.usefixtures("infested")
 def test_no_name_payload_or_error_acts_on_a_terminal(url: str) -> None:
+    settings = environment(url, FORCE_COLOR="1", NO_COLOR="1")
     for words in SHOWING:
         for more in ([], ["--json"]):
-            done = subprocess.run(
-                command(*words, *more),
-                env=process_environment(url, FORCE_COLOR="1", NO_COLOR="1"),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                encoding="utf-8",
-                check=False,
-            )
-            shown = done.stdout
+            result = CliRunner().invoke(app, [*words, *more], env=settings)
+            shown = result.output
             # What rich itself writes: bold, dim, and plain again.
             for style in ("\x1b[1m", "\x1b[2m", "\x1b[0m"):
                 shown = shown.replace(style, "")
-            harmful = {c for c in shown.replace("\n", "") if not c.isprintable()}
-            assert harmful == set(), words
-            assert "Traceback" not in shown, words
+            assert {c for c in shown.replace("\n", "") if not c.isprintable()} == set(), words
+            assert isinstance(result.exception, SystemExit | None), words
 
 
 # --- completion -----------------------------------------------------------------------------------
 
 
 def completions(url: str | None, *words: str, last: str = "") -> list[str]:
-    """What bash is offered after these words."""
-    typed = ["rowmq", *words, last]
-    done = subprocess.run(
-        command(),
-        env=process_environment(
-            url,
-            _ROWMQ_COMPLETE="bash_complete",
-            COMP_WORDS=" ".join(typed),
-            COMP_CWORD=str(len(typed) - 1),
-        ),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.stderr == ""
-    return [line.partition(",")[2] for line in done.stdout.splitlines()]
+    """What a shell is offered after these words."""
+    complete = BashComplete(app, {}, "rowmq", "_ROWMQ_COMPLETE")
+    with CliRunner().isolation(env=environment(url)) as (out, err, *_):
+        found = complete.get_completions(list(words), last)
+        assert (out.getvalue(), err.getvalue()) == (b"", b"")
+    return [item.value for item in found]
 
 
 @pytest.fixture
@@ -302,3 +298,12 @@ def test_names_are_completed_from_the_database(
 def test_without_a_database_nothing_is_completed_and_nothing_is_said(url: str | None) -> None:
     assert completions(url, "tail") == []
     assert "topics" in completions(url, last="to")
+
+
+@pytest.mark.usefixtures("named")
+def test_the_shell_is_told_names_and_nothing_else(url: str) -> None:
+    settings = process_environment(
+        url, _ROWMQ_COMPLETE="bash_complete", COMP_WORDS="rowmq tail ord", COMP_CWORD="2"
+    )
+    done = subprocess.run(command(), env=settings, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("plain,orders\n", "")

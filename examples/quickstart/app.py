@@ -1,0 +1,16 @@
+from dataclasses import dataclass
+
+import rowmq
+
+app = rowmq.App("sqlite:///shop.db")
+
+
+@dataclass
+class Order:
+    id: int
+    total: float
+
+
+@app.subscriber("orders", group="billing")
+async def bill(order: Order) -> None:
+    print(f"billed order {order.id}: {order.total:.2f}", flush=True)
