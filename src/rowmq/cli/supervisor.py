@@ -1,7 +1,7 @@
 """Several worker processes under one: started, watched, started again, and stopped together.
 
 Each child has two pipes to its parent. It says how it does through one. The other says nothing, and
-ends when the parent does: then the child stops, too.
+ends when the parent lets go of it, or is gone: then the child stops.
 """
 
 import contextlib
@@ -73,6 +73,7 @@ class Child:
         os.close(life)
         os.set_blocking(told, False)
         self._told, self._hold, self._text = told, hold, b""
+        self._asked = False
         self.began_at = self.told_at = time.monotonic()
         self.told = {}
         self.restarts += 1
@@ -107,11 +108,19 @@ class Child:
         if self.start_at is not None and now >= self.start_at:
             self.start()
 
+    def ask_to_stop(self) -> None:
+        """Let go of its pipe. A signal would be the second one where all processes get the first,
+        as from systemd, and a second one stops at once.
+        """
+        if not self._asked:
+            os.close(self._hold)
+        self._asked = True
+
     def bury(self) -> None:
         with contextlib.suppress(OSError):
             self.listen()
         os.close(self._told)
-        os.close(self._hold)
+        self.ask_to_stop()
 
     @property
     def alive(self) -> bool:
@@ -175,7 +184,7 @@ class Supervisor:
         living = [child for child in self._children if child.alive]
         log.info("stopping %d worker processes", len(living))
         for child in living:
-            child.process.send_signal(signal.SIGTERM)
+            child.ask_to_stop()
         deadline = time.monotonic() + self._graceful_timeout + EXTRA_SECONDS
         while any(child.alive for child in living) and len(self._signals) < 2:
             if time.monotonic() > deadline:
@@ -230,7 +239,7 @@ def live_with_parent(health: Callable[[], dict[str, Any]], stop: Callable[[], No
 
     def wait() -> None:
         os.read(life, 1)
-        log.warning("the parent process is gone: stopping")
+        log.info("the parent process has let go, so this one stops")
         stop()
 
     for work in (speak, wait):

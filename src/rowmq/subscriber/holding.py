@@ -30,6 +30,7 @@ class Token:
         "held",
         "holding",
         "offset",
+        "released",
         "tentative",
     )
 
@@ -44,6 +45,8 @@ class Token:
         self._free = [True]
         self.tentative = False
         """Whether it was settled in a transaction of the caller's, which may not be committed."""
+        self.released = False
+        """Whether that settle was a release: the next delivery then has the same attempt number."""
 
     def hand_out(self, delivery: Any, *, held: bool) -> None:
         self.delivery = weakref.ref(delivery)
@@ -228,16 +231,17 @@ def is_open(progress: Progress, token: Token) -> bool:
         known is not None
         and known.state is State.DELIVERED
         and known.attempts == token.attempt
-        and token.holding.tokens.get(token.offset, token) is token
+        and token.holding.tokens.get(token.offset, None if token.released else token) is token
     )
 
 
 def was_settled(progress: Progress, token: Token) -> bool:
     """Whether a delivery is done with, and not just delivered again."""
     known = progress.at(token.offset)
+    attempts = token.attempt - token.released
     return known is None or (
         known.state is not State.DELIVERED
-        and (known.state is State.ACKED or known.attempts == token.attempt)
+        and (known.state is State.ACKED or known.attempts == attempts)
     )
 
 

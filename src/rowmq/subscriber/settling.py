@@ -158,6 +158,7 @@ class Settling:
             draft = drafts.setdefault(holding.id, Draft(holding, Progress.restored(place.stored)))
             if not is_open(draft.progress, token):
                 raise void(draft.progress, token)
+            token.released = settlement.kind is Kind.RELEASE
             burials += apply(draft.progress, settlement, subscription.options, now=now)
         changes = [
             Change(id, d.holding.epoch, places[id].version, places[id].stored, d.progress.stored())

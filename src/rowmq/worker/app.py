@@ -39,6 +39,9 @@ PER_KEY_MIN = 20
 and should not fill the room that others need.
 """
 
+OVERTIME_SECONDS = 15.0
+"""How much longer than its graceful timeout a stop may take before the process is ended."""
+
 PLAIN_MODULES = ("builtins", "collections", "datetime", "decimal", "uuid")
 
 CRON_PREFIX = "cron."
@@ -369,12 +372,22 @@ class App:
 
     async def _main(self, handlers: Iterable[Handler]) -> bool:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        with stop_on_signals(self.stop):
-            await self._begin(handlers)
+        limit = self._graceful_timeout + OVERTIME_SECONDS
+        with stop_on_signals(self.stop, seconds_max=limit):
+            starting = asyncio.create_task(self._begin(handlers))
+            stopping = asyncio.create_task(self._stop.wait())
+            await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if not starting.done():
+                starting.cancel()  # it may try to connect for long
+                await asyncio.wait({starting})
+                stopping.cancel()
+                return True
             try:
-                await self._stop.wait()
+                starting.result()
+                await stopping
                 log.info("stopping; a second signal stops at once")
             finally:
+                stopping.cancel()
                 complete = await self._end()
             return complete
 

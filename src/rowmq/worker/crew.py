@@ -29,6 +29,8 @@ log = logging.getLogger("rowmq")
 CANCEL_SECONDS = 1.0
 """How long a handler that is cancelled has to come to an end."""
 
+LEAVE_SECONDS = 2.0
+
 BACKOFF_SECONDS_MAX = 10.0
 BACKOFF_SECONDS_FIRST = 0.1
 
@@ -68,6 +70,7 @@ class Crew:
 
     async def stop_fetching(self, seconds: float) -> None:
         """Fetch no more, and give back what was not begun: it costs no attempt."""
+        self._settler.hurry()
         await self._give_back(self._buffer.close(len(self._workers)))
         if self._fetching is not None:
             self._source.hush()
@@ -105,8 +108,16 @@ class Crew:
             self._settling.cancel()
             await asyncio.wait({self._settling})
         self._executor.close()
-        await self._source.close()
+        await self._leave()
         return settled
+
+    async def _leave(self) -> None:
+        """Hand over to others, unless the database does not answer: they find out by themselves."""
+        try:
+            async with asyncio.timeout(LEAVE_SECONDS):
+                await self._source.close()
+        except TimeoutError:
+            log.warning("handler %s could not say that it leaves in time", self.handler.name)
 
     # --- the loops --------------------------------------------------------------------------------
 

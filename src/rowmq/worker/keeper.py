@@ -35,7 +35,7 @@ REPORT_SECONDS = 0.5
 """How soon a handler's progress is told of, at most so often."""
 
 LEASE_SECONDS = 30.0
-STOP_SECONDS = 5.0
+STOP_SECONDS = 3.0
 
 
 class Lock:

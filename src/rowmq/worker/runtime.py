@@ -33,6 +33,9 @@ log = logging.getLogger("rowmq")
 FLUSH_SECONDS_MIN = 2.0
 """However late it is, what is done has so long to be settled."""
 
+CLOSE_SECONDS = 3.0
+"""How long the last goodbyes may take."""
+
 STALLED_SECONDS = 60.0
 """A handler that has fetched nothing for so long, not even in vain, is not well."""
 
@@ -158,7 +161,7 @@ class Runtime:
             self.bridge.close()
         if self._sync is not None:
             await self._quiet(asyncio.to_thread(self._sync.close))
-        await self._quiet(self.mq.close())
+        await self._quiet(self._disconnect())
         self.status = Status.STOPPED
         complete = all(outcome is not False for outcome in [*finished, *settled])
         log.info("worker %s has stopped%s", self.name, "" if complete else ", with work left")
@@ -171,6 +174,14 @@ class Runtime:
             if isinstance(outcome, BaseException):
                 log.warning("while worker %s stopped: %r", self.name, outcome)
         return [False if isinstance(outcome, BaseException) else outcome for outcome in outcomes]
+
+    async def _disconnect(self) -> None:
+        """Close the client; if the database does not answer, just let go of it."""
+        try:
+            async with asyncio.timeout(CLOSE_SECONDS):
+                await self.mq.close()
+        except TimeoutError:
+            await self.mq._driver.close()
 
     def _refuse_memory(self, handlers: Sequence[str]) -> None:
         """A database in memory has one client, and a thread needs another."""

@@ -63,9 +63,13 @@ class Settler:
                 async with self._flushed:
                     self._flushed.notify_all()
 
+    def hurry(self) -> None:
+        """Flush without waiting for others, from now on."""
+        self._hurry.set()
+
     async def flush(self) -> None:
         """Wait until all that was added is settled."""
-        self._hurry.set()
+        self.hurry()
         async with self._flushed:
             await self._flushed.wait_for(lambda: not self._waiting and not self._under_way)
 
