@@ -16,11 +16,19 @@ from typing import Any, Self, TypeVar
 from rowmq.administration import Administration, AsyncAdministration
 from rowmq.combining import AsyncCombiner, Combiner
 from rowmq.cron.cron import AsyncCron, Cron
+from rowmq.cron.tending import TEND_LOCK_SECONDS
 from rowmq.doctor.examining import AsyncExamining, Examining
 from rowmq.drivers.base import AsyncDriver, SyncDriver
 from rowmq.drivers.callers import async_guest_of, guest_of
 from rowmq.drivers.watching import Notifier, Watcher
-from rowmq.engine import Engine, Options, open_async_engine, open_engine, store_for
+from rowmq.engine import (
+    SPARE_LOCK_SECONDS,
+    Engine,
+    Options,
+    open_async_engine,
+    open_engine,
+    store_for,
+)
 from rowmq.errors import InvalidInput, Locked, SchemaError, SchemaTooNew
 from rowmq.message import Migration
 from rowmq.queue.queues import AsyncQueues, Queues, async_desk_of, desk_of
@@ -155,7 +163,7 @@ class RowMQ(Topics, Queues, Subscribing, Administration, Examining):
             watcher=self._watcher,
             spare=spare_of(engine),
         )
-        self.cron = Cron(self._desk, spare_of(engine), notify=engine.notify)
+        self.cron = Cron(self._desk, spare_of(engine, TEND_LOCK_SECONDS), notify=engine.notify)
         self._combiner = Combiner(
             self._publish, self._store.topics.lock_of, size_of=attrgetter("size"), repeatable=True
         )
@@ -260,7 +268,7 @@ class AsyncRowMQ(AsyncTopics, AsyncQueues, AsyncSubscribing, AsyncAdministration
             spare=spare_of(engine),
             at_once=engine.driver.pool.size,
         )
-        self.cron = AsyncCron(self._desk, spare_of(engine), notify=engine.notify)
+        self.cron = AsyncCron(self._desk, spare_of(engine, TEND_LOCK_SECONDS), notify=engine.notify)
         self._combiner = AsyncCombiner(
             self._publish,
             self._store.topics.lock_of,
@@ -353,11 +361,13 @@ class AsyncRowMQ(AsyncTopics, AsyncQueues, AsyncSubscribing, AsyncAdministration
             self._checked = True
 
 
-def spare_of(engine: Engine[D]) -> Callable[[], SyncDriver]:
+def spare_of(
+    engine: Engine[D], lock_timeout: float = SPARE_LOCK_SECONDS
+) -> Callable[[], SyncDriver]:
     """Opens drivers whose statements are observed like the client's own."""
 
     def open_driver() -> SyncDriver:
-        driver = engine.spare()
+        driver = engine.spare(lock_timeout=lock_timeout)
         driver.observers = engine.driver.observers
         return driver
 

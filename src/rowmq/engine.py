@@ -80,7 +80,7 @@ class Engine(msgspec.Struct, Generic[D], frozen=True):
 
     driver: D
     store: Store
-    spare: Callable[[], SyncDriver]
+    spare: Callable[..., SyncDriver]
     """Opens a driver of its own connection, for what must not wait for the others."""
     new_watch: Callable[[], Watch] | None = None
     notify: bool = False
@@ -111,7 +111,12 @@ def open_async_engine(url: str, options: Options) -> Engine[AsyncDriver]:
 
 
 def spare_driver(
-    module: ModuleType, target: Any, options: Options, driver: SyncDriver | None
+    module: ModuleType,
+    target: Any,
+    options: Options,
+    driver: SyncDriver | None,
+    *,
+    lock_timeout: float = SPARE_LOCK_SECONDS,
 ) -> SyncDriver:
     """A driver with one connection, sync for sync and async code alike. A database in memory has
     only the one it has.
@@ -119,9 +124,7 @@ def spare_driver(
     if not target and driver is not None:
         return driver
     require(module.__name__.rpartition(".")[2], kind=0)
-    limits = msgspec.structs.replace(
-        limits_of(options), pool_size=1, lock_timeout=SPARE_LOCK_SECONDS
-    )
+    limits = msgspec.structs.replace(limits_of(options), pool_size=1, lock_timeout=lock_timeout)
     spare: SyncDriver = module.sync_driver(target, limits)
     return spare
 

@@ -34,6 +34,7 @@ __all__ = [
     "TimesOfDay",
     "Timing",
     "catch_up",
+    "check_catch_up",
     "cron_of",
     "daily_of",
     "describe",
@@ -385,3 +386,11 @@ UNITS = {
 
 def shown_time(moment: time) -> str:
     return moment.isoformat("minutes" if not (moment.second or moment.microsecond) else "auto")
+
+
+def check_catch_up(policy: CatchUp) -> CatchUp:
+    """A policy that there is."""
+    if policy not in CATCH_UPS:
+        known = ", ".join(repr(one) for one in CATCH_UPS)
+        raise InvalidOption(f"catch_up must be one of {known}, not {policy!r}")
+    return policy

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from datetime import UTC, datetime, time, timedelta
+from functools import partial
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -10,6 +11,8 @@ import pytest
 
 import rowmq
 from rowmq import Outcome, errors
+from rowmq.cron.options import made_of
+from rowmq.store.schedules import Firing
 from rowmq.store.statement import Statement
 from tests.choices import async_only
 from tests.clocks import Clock, connect
@@ -358,6 +361,34 @@ async def test_many_tenders_at_once_make_each_tick_once(clients: Open, clock: Cl
     assert len(found) == len(set(found)) == 36
     messages = await several[0].read("t", limit=1000)
     assert len(messages) == len({message.id for message in messages}) == 36
+
+
+MEANWHILE: dict[str, Callable[[Any], Awaitable[Any]]] = {
+    "paused": lambda mq: mq.cron.pause("s"),
+    "changed": lambda mq: hourly(mq, payload="new"),
+    "removed": lambda mq: mq.cron.remove("s"),
+    "fired": lambda mq: mq.cron.tend(),
+}
+
+
+@pytest.mark.parametrize("meanwhile", MEANWHILE)
+async def test_who_comes_late_changes_nothing(
+    mq: Any, clock: Clock, database: Database, meanwhile: str
+) -> None:
+    """One looks at a schedule that is due, and before it fires, somebody else does something."""
+    await hourly(mq, payload="old")
+    clock.move(hours=1)
+    store = plain(mq)._store
+    schedule = await mq._run(partial(store.schedules.load, "s"))
+    await MEANWHILE[meanwhile](mq)
+    database.execute("DELETE FROM rowmq_ticks")  # which would be a second guard
+    before = database.execute("SELECT * FROM rowmq_schedules")
+    tick = made_of(schedule, schedule.next_at, None)
+    firing = Firing(schedule, schedule.next_at + 1, [(schedule.next_at, tick)])
+    assert await mq._run(partial(store.schedules.fire, firing, [2**40])) is None
+    assert database.execute("SELECT * FROM rowmq_schedules") == before
+    assert database.execute("SELECT COUNT(*) FROM rowmq_ticks") == [(0,)]
+    assert len(await jobs(mq)) == (1 if meanwhile == "fired" else 0)
 
 
 # --- what goes wrong ------------------------------------------------------------------------------

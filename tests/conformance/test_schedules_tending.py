@@ -1,15 +1,17 @@
 """Tending: clients make the ticks of schedules in the background, by the database's own clock."""
 
 import asyncio
+import itertools
 import logging
 import threading
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 import pytest
 
 import rowmq
 from rowmq import errors
+from rowmq.queue.waiting import ThreadWaiter
 from rowmq.store.statement import Statement
 from tests.choices import on_servers
 from tests.conformance.test_faults import cut_connections
@@ -63,14 +65,28 @@ async def test_who_installs_makes_the_ticks_until_it_is_closed(
     assert await nothing_is_pending(other)
 
 
-async def test_a_poller_that_waits_is_woken(mq: Any) -> None:
-    """Of the same client, by the tick itself: it looks by itself only twice a minute."""
-    poll = asyncio.create_task(mq.queue("q", poll_interval=30).poll(timeout=20))
-    await asyncio.sleep(0.05)
+class Sleeper(ThreadWaiter):
+    """A poll that waits, and never looks by itself."""
+
+    def woken(self) -> bool:
+        return self._event.is_set()
+
+
+async def test_a_poller_of_the_client_that_tends_is_woken_by_a_tick(mq: Any) -> None:
+    sleeper = Sleeper()
+    waiters = plain(mq)._desk.waiters
+    waiters.add(["q"], sleeper)
+    await eventually(lambda: waiters.woken or database_is_silent(mq))
+    sleeper.calm()
     await every(mq)
-    job = await poll
-    late = datetime.now(UTC) - datetime.fromisoformat(job.headers["rowmq-fire-at"])
-    assert late.total_seconds() < 5
+    await eventually(sleeper.woken)
+    await comes(mq)
+    waiters.remove(["q"], sleeper)
+
+
+def database_is_silent(mq: Any) -> bool:
+    """Whether nothing but the client itself could wake it: MySQL has no way to."""
+    return bool(plain(mq)._engine.new_watch is None)
 
 
 async def test_a_subscriber_gets_the_ticks_of_a_topic(mq: Any) -> None:
@@ -149,7 +165,7 @@ async def test_many_tend_at_once_without_a_deadlock_and_each_tick_is_made_once(
 async def test_it_survives_errors_of_the_database(
     mq: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rowmq.cron.tending.TROUBLE_SECONDS", (0.01, 0.05))
+    monkeypatch.setattr("rowmq.cron.core.TROUBLE_SECONDS", (0.01, 0.05))
     left = [errors.DatabaseError("out of order") for _ in range(3)]
 
     def fail(statement: Statement) -> None:
@@ -162,7 +178,7 @@ async def test_it_survives_errors_of_the_database(
         await comes(mq)
     assert not left
     assert [r.message for r in caplog.records if "out of order" in r.message] == [
-        "schedules could not be tended; it is tried again: out of order"
+        "tending the schedules failed, and is tried again: DatabaseError: out of order"
     ]
 
 
@@ -231,3 +247,39 @@ def test_a_forked_child_tends_only_if_it_says_so(database: Database) -> None:
         assert exit_code(fork(child)) == 0
         assert mq.cron.tending
         assert mq.queue("q").poll(timeout=20) is not None
+
+
+def leaves(_: datetime) -> None:
+    raise SystemExit("no configuration")
+
+
+async def test_a_payload_that_ends_its_thread_stops_no_other_schedule(
+    mq: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, "rowmq"):
+        await every(mq, "bad", payload=leaves)
+        await every(mq, "good")
+        for _ in range(3):
+            assert (await comes(mq)).headers["rowmq-schedule"] == "good"
+    assert mq.cron.tending
+    told = [record.message for record in caplog.records if "'bad'" in record.message]
+    assert len(told) == 1
+    assert "SystemExit: no configuration" in told[0]
+
+
+@on_servers
+async def test_a_row_that_somebody_has_locked_delays_its_own_schedule_only(
+    mq: Any, connect: Connect, database: Database
+) -> None:
+    await every(mq, "free")
+    await every(mq, "kept", queue="kept")
+    await comes(mq)
+    other = await connect(database.url)
+    async with other.transaction() as tx:
+        await other.cron.pause("kept", connection=tx)
+        await drain(mq)
+        times = [
+            datetime.fromisoformat((await comes(mq)).headers["rowmq-fire-at"]) for _ in range(8)
+        ]
+    steps = {(later - sooner).total_seconds() for sooner, later in itertools.pairwise(times)}
+    assert max(steps) < 5 * PERIOD, "none was kept waiting for a lock"

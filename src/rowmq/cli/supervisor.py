@@ -19,6 +19,8 @@ from typing import Any
 
 import msgspec
 
+from rowmq.cli.failing import Code
+
 __all__ = ["URL_VARIABLE", "Supervisor", "command_of", "live_with_parent"]
 
 log = logging.getLogger("rowmq")
@@ -224,8 +226,10 @@ class Supervisor:
         return ", ".join(str(child.process.pid) for child in self._children)
 
 
-def live_with_parent(health: Callable[[], dict[str, Any]], stop: Callable[[], None]) -> None:
-    """In a child: say how it does, and stop when the parent is gone."""
+def live_with_parent(
+    health: Callable[[], dict[str, Any]], stop: Callable[[], None], *, seconds_max: float
+) -> None:
+    """In a child: say how it does, and stop when the parent lets go; it has so long for that."""
     numbers = os.environ.pop(LIFE_VARIABLE, "")
     if not numbers:
         return
@@ -241,6 +245,9 @@ def live_with_parent(health: Callable[[], dict[str, Any]], stop: Callable[[], No
         os.read(life, 1)
         log.info("the parent process has let go, so this one stops")
         stop()
+        time.sleep(seconds_max)
+        log.error("the stop took too long; what was at work comes again after its time")
+        os._exit(Code.WORK_LEFT)
 
     for work in (speak, wait):
         threading.Thread(target=work, name=f"rowmq-{work.__name__}", daemon=True).start()

@@ -15,6 +15,9 @@ from rowmq.cli.supervisor import URL_VARIABLE, Supervisor, command_of, live_with
 
 __all__ = ["worker"]
 
+OVERTIME_SECONDS = 8.0
+"""How much longer than its graceful timeout a child may take: less than its parent waits."""
+
 
 def names_of(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> list[str] | None:
     """Names given one by one, or separated by commas."""
@@ -127,6 +130,7 @@ def run_here(
     topics: Collection[str] | None,
     health: Address | None,
 ) -> int:
-    live_with_parent(app.health, app.stop)
+    limit = app.graceful_timeout + OVERTIME_SECONDS
+    live_with_parent(app.health, app.stop, seconds_max=limit)
     with serve_health(health, app.health):
         return 0 if app.run(queues=queues, topics=topics) else Code.WORK_LEFT

@@ -33,7 +33,7 @@ from rowmq.store.schedules import Firing, Made, Schedule, Upcoming
 from rowmq.store.ticks import FORGET_BATCH
 from rowmq.store.topics import Entry
 
-__all__ = ["Core", "Round"]
+__all__ = ["Core", "Round", "pause_seconds"]
 
 log = logging.getLogger("rowmq")
 
@@ -47,10 +47,18 @@ FORGET_SECONDS = 3600.0
 FORGET_BATCHES_MAX = 20
 """How often old ticks are deleted, and how many batches of them at a time."""
 
+SET_RIGHT_SECONDS = 60.0
+
 LATE_US = 60_000_000
 """From when on it is said that nobody here can make a schedule's payload."""
 
 PREVIEW_MAX = 1_000
+
+BUSY_SECONDS = 0.25
+"""When to look again for a schedule whose row somebody has locked."""
+
+TROUBLE_SECONDS = 0.5, 5.0
+"""The first and the longest pause after an error."""
 
 
 class Round(msgspec.Struct):
@@ -59,7 +67,8 @@ class Round(msgspec.Struct):
     made: int = 0
     wait: float | None = None
     """In how many seconds the next tick is due, as far as is known."""
-    errors: list[Exception] = []
+    errors: dict[str, Exception] = {}
+    """Why schedules could not be fired, by name."""
 
     def expect(self, seconds: float) -> None:
         """There is something to do by then."""
@@ -81,7 +90,10 @@ class Core:
         self.notify = notify
         self.disturb: Callable[[str], None] = desk.disturb
         self._missing: set[tuple[str, str]] = set()
+        self._put_off: dict[str, tuple[int, float]] = {}
+        """Schedules that failed: how often in a row, and until when they are left alone."""
         self._forget_at = 0.0
+        self._set_right_at = 0.0
 
     # --- install, pause, remove -------------------------------------------------------------------
 
@@ -143,20 +155,24 @@ class Core:
             yield partial(self.desk.run, publish, connection)
         return fire_time(schedule.spec.timing, schedule.now)
 
-    def tend(self) -> Steps[Round]:
+    def tend(self, *, again_and_again: bool = False) -> Steps[Round]:
         """Make the ticks that are due, up to a limit for each schedule.
 
         One schedule that cannot be fired does not keep the others from it: why not is in the
-        round's errors.
+        round's errors. Who does this `again_and_again` leaves it alone for a while.
         """
-        done = Round(errors=[])
+        if not again_and_again:
+            self._put_off.clear()
+        yield from self._set_right(always=not again_and_again)
+        done = Round()
         after: Upcoming | None = None
         while True:
             look = partial(self.store.schedules.upcoming, PAGE, after)
             rows, now = yield partial(self.desk.run, look)
             due = [row for row in rows if row.next_at <= now]
-            # Those of one time in any order, so that not all tenders wait at the same row.
-            for row in sorted(due, key=lambda row: (row.next_at, random.random())):
+            # Those of one time in any order, so that not all tenders try the same row; and those
+            # that failed before when the others have had their turn.
+            for row in sorted(due, key=self._turn):
                 yield from self._fire_or_note(row.name, done)
             if len(due) < len(rows):
                 done.expect((rows[len(due)].next_at - now) / 1_000_000)
@@ -164,16 +180,35 @@ class Core:
             if len(rows) < PAGE:
                 break
             after = rows[-1]
-        yield from self._forget()
+        try:
+            yield from self._forget()
+        except Exception as error:  # noqa: BLE001 - what was made is made; it is for later
+            log.info("old ticks are deleted later: %s", error)
         return done
 
+    def _turn(self, row: Upcoming) -> tuple[bool, int, float]:
+        return row.name in self._put_off, row.next_at, random.random()
+
     def _fire_or_note(self, name: str, done: Round) -> Steps[None]:
+        """Fire a schedule. One that fails is left alone for a while, longer each time: it may have
+        to wait for a lock, and the others should not wait with it.
+        """
+        failures, until = self._put_off.get(name, (0, 0.0))
+        pause = until - time.monotonic()
+        if pause > 0:
+            done.expect(pause)
+            return
         try:
             yield from self._fire(name, done)
         except UnknownSchedule:
-            return  # it was removed a moment ago
+            self._put_off.pop(name, None)  # it was removed a moment ago
         except Exception as error:  # noqa: BLE001 - the others have their turn first
-            done.errors.append(error)
+            done.errors[name] = error
+            pause = pause_seconds(failures)
+            self._put_off[name] = (failures + 1, time.monotonic() + pause)
+            done.expect(pause)
+        else:
+            self._put_off.pop(name, None)
 
     def _fire(self, name: str, done: Round) -> Steps[None]:
         schedule = yield from self.load(name)
@@ -185,18 +220,21 @@ class Core:
         function = self._function(schedule)
         ticks = [(at, made_of(schedule, at, function)) for at in due.fires]
         made = yield from self._make(Firing(schedule, due.next_at, ticks))
+        if made is None:  # somebody has its row: to fire it, or to change it
+            done.expect(BUSY_SECONDS)
+            return
         done.made += made
         if due.next_at is not None:
             done.expect(max(0.0, (due.next_at - schedule.now) / 1_000_000))
 
-    def _make(self, firing: Firing) -> Steps[int]:
+    def _make(self, firing: Firing) -> Steps[int | None]:
         spec = firing.schedule.spec
         ids: list[Any] = [None] * len(firing.ticks)
         if spec.queue is not None:
             ids = yield from self.desk.new_ids(len(ids), None)
         names = self._names([made for _, made in firing.ticks])
         fire = partial(self.store.schedules.fire, firing, ids, notify=names)
-        made: int = yield partial(self.desk.run, fire)
+        made: int | None = yield partial(self.desk.run, fire)
         if made and spec.queue is not None:
             self.disturb(spec.queue)
         return made
@@ -235,6 +273,15 @@ class Core:
                 schedule.spec.function,
             )
         return False
+
+    def _set_right(self, *, always: bool) -> Steps[None]:
+        """Look for schedules that a wrong clock has made fire in the future, now and then."""
+        if not always and time.monotonic() < self._set_right_at:
+            return
+        moved: int = yield partial(self.desk.run, self.store.schedules.set_right)
+        self._set_right_at = time.monotonic() + SET_RIGHT_SECONDS
+        if moved:
+            log.warning("the database's clock was set back: %d schedules fire from now on", moved)
 
     def _forget(self) -> Steps[None]:
         """Delete old ticks, if that was not done for a while."""
@@ -284,3 +331,9 @@ class Core:
         uninstall = partial(self.store.ticks.uninstall, owner, memo=memo)
         removed: int = yield partial(self.desk.run, uninstall, connection)
         return removed
+
+
+def pause_seconds(failures: int) -> float:
+    """How long to wait after errors: longer each time, never in step with others."""
+    first, longest = TROUBLE_SECONDS
+    return min(longest, first * 2.0 ** min(failures, 20)) * random.uniform(0.5, 1.0)

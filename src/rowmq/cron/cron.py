@@ -474,5 +474,5 @@ class AsyncCron(_Handle):
 def made_or_raise(done: Round) -> int:
     """How many ticks a round made, if nothing went wrong in it."""
     if done.errors:
-        raise done.errors[0]
+        raise next(iter(done.errors.values()))
     return done.made

@@ -13,7 +13,8 @@ from rowmq.errors import InvalidInput, InvalidOption
 from rowmq.message import CronMessage, ScheduledMessage
 from rowmq.naming import check_headers, check_key, check_queue, check_schedule, check_topic
 from rowmq.options import check_flag
-from rowmq.schedule import CATCH_UPS, CatchUp, Period, Spec, Timing
+from rowmq.queue.view import UNTYPED
+from rowmq.schedule import CatchUp, Period, Spec, Timing, check_catch_up
 from rowmq.store.jobs import Posting, posting_of
 from rowmq.store.queues import LaneName
 from rowmq.store.schedules import Made, Schedule
@@ -43,9 +44,6 @@ Payload = Any
 SCHEDULE_HEADER = "rowmq-schedule"
 FIRE_AT_HEADER = "rowmq-fire-at"
 
-UNTYPED = ""
-"""The kind of jobs without a type, which every handle of a queue sees."""
-
 HASH_BYTES_MAX = 100
 
 
@@ -66,9 +64,7 @@ def spec_of(
         raise InvalidOption("a schedule's ticks go to a queue or a topic: give one of queue, topic")
     if topic is not None and priority != 0:
         raise InvalidOption("priority is for jobs: a topic keeps the order of its messages")
-    if catch_up not in CATCH_UPS:
-        known = ", ".join(repr(policy) for policy in CATCH_UPS)
-        raise InvalidOption(f"catch_up must be one of {known}, not {catch_up!r}")
+    check_catch_up(catch_up)
     function = name_of(payload) if is_function(payload) else None
     encoded = encode(None if function else payload)
     posting = posting_of(queue or "", UNTYPED, None, priority=priority)
@@ -85,6 +81,16 @@ def spec_of(
         catch_up=catch_up,
         grace_us=round(to_seconds(grace, name="grace") * 1_000_000),
     )
+
+
+def payload_by(function: Function, moment: datetime) -> Any:
+    """What a function makes. Whatever it raises is its schedule's error, and stops no thread."""
+    try:
+        return function(moment)
+    except Exception:
+        raise
+    except BaseException as error:
+        raise RuntimeError(f"{name_of(function)} raised {type(error).__name__}: {error}") from error
 
 
 def is_function(payload: Payload) -> bool:
@@ -116,7 +122,7 @@ def made_of(schedule: Schedule, fire_at: int, function: Function | None) -> Made
     spec = schedule.spec
     data, encoding = spec.data, spec.encoding
     if function is not None:
-        encoded = encode(function(fire_time(spec.timing, fire_at)))
+        encoded = encode(payload_by(function, fire_time(spec.timing, fire_at)))
         data, encoding = encoded.data, int(encoded.encoding)
     headers = tick_headers(decode_headers(spec.headers), schedule.name, fire_at)
     if spec.topic is not None:

@@ -7,27 +7,27 @@ at no clock but the database's: it sleeps for as long as that says, and then ask
 """
 
 import logging
-import random
 import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
-from rowmq.cron.core import Core
+from rowmq.codec import error_text
+from rowmq.cron.core import Core, Round, pause_seconds
 from rowmq.drivers.base import SyncDriver, take_steps
 from rowmq.drivers.forking import after_fork
-from rowmq.errors import Closed
+from rowmq.errors import Closed, RowMQError
 from rowmq.store.statement import Operation
 
-__all__ = ["Tender"]
+__all__ = ["TEND_LOCK_SECONDS", "Tender"]
 
 log = logging.getLogger("rowmq")
 
 LOOK_SECONDS = 5.0
 """How long it sleeps at most: others may have installed a schedule, or moved the clock."""
 
-TROUBLE_SECONDS = 0.5, 5.0
-"""The first and the longest pause after an error."""
+TEND_LOCK_SECONDS = 0.25
+"""How long one schedule waits for what a transaction has locked, while others are due."""
 
 RETRY_SECONDS = 1.0
 """How long a transient error is retried before it counts as one."""
@@ -60,19 +60,19 @@ class Tender:
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self._driver: SyncDriver | None = None
-        self._told = ("", 0.0)
+        self._told: dict[str, tuple[str, float]] = {}
 
     @property
     def busy(self) -> bool:
         """Whether there is a thread, which closing waits for."""
-        return self._thread is not None
+        return self._thread is not None and self._thread.is_alive()
 
     def start(self) -> None:
         """Tend schedules from now on, unless that is being done; in any case look at once."""
         with self._lock:
             if self._closed:
                 raise Closed("this client was closed; connect again")
-            if self._thread is None:
+            if not self.busy:
                 self._stopping = threading.Event()
                 arguments = (self._stopping,)
                 self._thread = threading.Thread(
@@ -117,33 +117,40 @@ class Tender:
         while not stopping.is_set():
             self._woken.clear()
             began = time.monotonic()
-            wait, errors = self._round()
-            failures = failures + 1 if errors else 0
-            if errors and not stopping.is_set():
-                self._report(errors[0])
-                wait = min(wait, pause_seconds(failures))
+            done = self._round()
+            failed = done is None
+            failures = failures + 1 if failed else 0
+            wait = pause_seconds(failures) if done is None else done.wait
             # What the round took is part of the time until the next tick.
-            seconds = min(wait, LOOK_SECONDS) - (time.monotonic() - began)
+            seconds = LOOK_SECONDS if wait is None else min(wait, LOOK_SECONDS)
             if not stopping.is_set():
-                self._woken.wait(max(seconds, pause_seconds(0) if errors else 0.0))
+                rest = seconds if failed else seconds - (time.monotonic() - began)
+                self._woken.wait(max(rest, 0.0))
 
-    def _report(self, error: Exception) -> None:
-        """Say what went wrong: now and then, if it goes on."""
-        told, told_at = self._told
-        if str(error) != told or time.monotonic() - told_at > REPORT_SECONDS:
-            self._told = (str(error), time.monotonic())
-            log.warning("schedules could not be tended; it is tried again: %s", error)
-
-    def _round(self) -> tuple[float, list[Exception]]:
-        """Make what is due. How long until there is more, and what went wrong."""
+    def _round(self) -> Round | None:
+        """Make what is due; None if that could not even be found out."""
         try:
-            done = take_steps(self._core.tend())
-        except Exception as error:  # noqa: BLE001 - the thread must live, and try again
-            return LOOK_SECONDS, [error]
-        return LOOK_SECONDS if done.wait is None else done.wait, done.errors
+            done = take_steps(self._core.tend(again_and_again=True))
+        except BaseException as error:  # noqa: BLE001 - the thread must live, and try again
+            self._report("", error)
+            return None
+        for name, problem in done.errors.items():
+            self._report(name, problem)
+        return done
 
-
-def pause_seconds(failures: int) -> float:
-    """How long to wait after errors: longer each time, never in step with others."""
-    first, longest = TROUBLE_SECONDS
-    return min(longest, first * 2.0 ** min(failures, 20)) * random.uniform(0.5, 1.0)
+    def _report(self, name: str, error: BaseException) -> None:
+        """Say what went wrong: now and then, if it goes on."""
+        if self._stopping.is_set():
+            return
+        told, told_at = self._told.get(name, ("", 0.0))
+        if str(error) == told and time.monotonic() - told_at < REPORT_SECONDS:
+            return
+        self._told[name] = (str(error), time.monotonic())
+        what = f"schedule {name!r}" if name else "the schedules"
+        known = isinstance(error, RowMQError)
+        log.warning(
+            "tending %s failed, and is tried again: %s",
+            what,
+            error_text(error),
+            exc_info=None if known else error,
+        )

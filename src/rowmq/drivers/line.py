@@ -35,17 +35,22 @@ class Line:
         # To connect may take longer, and has a time limit of its own.
         driver.pool.release(driver.pool.acquire(), healthy=True)
 
+        given_up = threading.Event()
+
         def ask() -> None:
             try:
                 answers.put((driver.run(make, retry_for=0),))
             except Exception as error:  # noqa: BLE001 - it is raised where it belongs
                 answers.put(error)
+            if given_up.is_set():
+                driver.close()
 
         threading.Thread(target=ask, name="rowmq-line", daemon=True).start()
         try:
             answer = answers.get(timeout=max(seconds, ANSWER_SECONDS_MIN))
         except queue.Empty:
             self._driver = None
+            given_up.set()
             raise ConnectionLost(f"the database did not answer within {seconds:g} s") from None
         if isinstance(answer, Exception):
             raise answer

@@ -105,9 +105,7 @@ class Schedules:
         elif found.config_hash == config_hash:
             outcome = Outcome.IGNORED
         else:
-            # Of what was missed so far, a change of anything but the times takes nothing away.
-            same_times = found.spec.timing == spec.timing
-            next_at = found.next_at if same_times else next_after(spec.timing, found.now)
+            next_at = following(found, spec)
             values = (self.dialect.text(config_hash), self.dialect.text(text), next_at, revision)
             yield self._statement("schedules.change", CHANGE, name, *values)
         memo[:] = [outcome]
@@ -185,12 +183,29 @@ class Schedules:
         found = yield Statement("schedules.list", self.dialect.sql(LIST), sole=True)
         return [info_of(schedule_of(row)) for row in found]
 
+    def set_right(self) -> Operation[int]:
+        """Have schedules fire from now on that fired in what is now the future: the clock of the
+        database was wrong, and was set right. What was made too early is not made again.
+        """
+        found = yield Statement("schedules.ahead", self.dialect.sql(AHEAD))
+        moved = 0
+        for schedule in map(schedule_of, found):
+            next_at = next_after(schedule.spec.timing, schedule.now)
+            if next_at != schedule.next_at:
+                as_it_was = (self.dialect.text(schedule.config_hash), schedule.next_at)
+                yield self._statement(
+                    "schedules.set_right", MOVE, schedule.name, next_at, then=as_it_was
+                )
+                moved += 1
+        return moved
+
     # --- fire -------------------------------------------------------------------------------------
 
     def fire(
         self, firing: Firing, ids: Sequence[int | None], *, notify: Collection[str] = ()
-    ) -> Operation[int]:
-        """Make the ticks of a schedule that is as it was when it was loaded; how many.
+    ) -> Operation[int | None]:
+        """Make the ticks of a schedule that is as it was when it was loaded; how many. None if it
+        is not so any more, or if somebody has its row.
 
         Whoever does so second finds that its time has moved on, and so does a repeat.
         """
@@ -199,7 +214,7 @@ class Schedules:
         as_it_was = (self.dialect.text(schedule.config_hash), schedule.next_at)
         found = yield self._statement("schedules.claim", CLAIM, schedule.name, then=as_it_was)
         if not found.rows:
-            return 0
+            return None
         last_at = max((fire_at for fire_at, _ in firing.ticks), default=schedule.last_at)
         yield self._statement("schedules.advance", ADVANCE, schedule.name, firing.next_at, last_at)
         # From here on nobody else makes ticks of this schedule, until the commit.
@@ -234,6 +249,21 @@ class Schedules:
         """A statement about one schedule, or whatever else is named so."""
         params = (*values, self.dialect.text(schedule), *then)
         return Statement(name, self.dialect.sql(template), params, sole=sole)
+
+
+def following(found: Schedule, spec: Spec) -> int | None:
+    """When a schedule fires next that gets another configuration.
+
+    Of what was missed so far, a change of anything but the times takes nothing away; nor does a
+    change of the times, if both name the tick that has just become due.
+    """
+    due = found.next_at
+    if found.spec.timing == spec.timing:
+        return due
+    fresh = due is not None and found.now - spec.grace_us <= due <= found.now
+    if due is not None and fresh and not found.paused and next_after(spec.timing, due - 1) == due:
+        return due
+    return next_after(spec.timing, found.now)
 
 
 def schedule_of(row: Row) -> Schedule:
@@ -292,6 +322,10 @@ LOAD = _SELECT + " WHERE name = ?"
 
 LIST = _SELECT + " ORDER BY name"
 
+AHEAD = _SELECT + " WHERE paused = 0 AND COALESCE(last_at, created_at) > {now}"
+
+MOVE = "UPDATE {schedules} SET next_at = ? WHERE name = ? AND config_hash = ? AND next_at = ?"
+
 NAMES = "SELECT name FROM {schedules} ORDER BY name LIMIT ?"
 
 FIND = "SELECT 1 FROM {schedules} WHERE name = ? {for_update}"
@@ -312,10 +346,10 @@ RESUME = "UPDATE {schedules} SET paused = 0, next_at = ? WHERE name = ?"
 
 REMOVE = "DELETE FROM {schedules} WHERE name = ?"
 
-# Whoever waits for the row finds it changed when it is free.
+# Nobody waits for the row: who has it makes the ticks, or changes what is to be made.
 CLAIM = """
     SELECT name FROM {schedules}
-    WHERE name = ? AND config_hash = ? AND next_at = ? AND paused = 0 {for_update}"""
+    WHERE name = ? AND config_hash = ? AND next_at = ? AND paused = 0 {skip_locked}"""
 
 ADVANCE = "UPDATE {schedules} SET next_at = ?, last_at = ? WHERE name = ?"
 

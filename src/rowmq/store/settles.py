@@ -221,10 +221,10 @@ class Settles:
         wanted = [(token,) for token in sorted(set(tokens))]
         by_token = {"token": "bigint"}
         free = yield from self.queues.select("settles.keep_lock", FREE, by_token, wanted)
-        until = [(token, now + lock_us) for token, now in free]
+        until = [(token, max(now + lock_us, locked)) for token, locked, now in free]
         columns = by_token | {"locked_until": "bigint"}
         yield from self.queues.update("settles.keep", "{locks}", columns, ("token",), until)
-        kept = {token for token, _ in free}
+        kept = {token for token, *_ in free}
         missing = [row for row in wanted if row[0] not in kept]
         there = yield from self.queues.select("settles.is_locked", THERE, by_token, missing)
         return kept | {token for (token,) in there}
@@ -325,7 +325,8 @@ LOCK = """
     ORDER BY l.token {for_update}"""
 
 FREE = """
-    SELECT l.token, {now} FROM (<source>) w {join} {locks} l {by_key} ON l.token = w.token
+    SELECT l.token, l.locked_until, {now} FROM (<source>) w
+    {join} {locks} l {by_key} ON l.token = w.token
     ORDER BY l.token {skip_locked}"""
 
 THERE = "SELECT l.token FROM (<source>) w {join} {locks} l {by_key} ON l.token = w.token"

@@ -1,6 +1,7 @@
 """Workers: who runs handlers, and what they run, for people to see. Nothing depends on it."""
 
 from collections.abc import Sequence
+from datetime import datetime, timedelta
 
 import msgspec
 
@@ -17,8 +18,36 @@ FORGET_AFTER_US = 24 * 3600 * 1_000_000
 FORGET_BATCH = 100
 
 
+class Running(msgspec.Struct, frozen=True, kw_only=True):
+    """A `RunningInfo`, as it is stored: for how long, since machines disagree about the time."""
+
+    handler: str
+    source: str
+    id: str
+    key: str | None
+    attempt: int
+    seconds: float
+    progress: float | None = None
+    note: str | None = None
+
+    def seen_at(self, moment: datetime) -> RunningInfo:
+        """What it is, if it was told at that time."""
+        return RunningInfo(
+            handler=self.handler,
+            source=self.source,
+            id=self.id,
+            key=self.key,
+            attempt=self.attempt,
+            since=moment - timedelta(seconds=self.seconds),
+            progress=self.progress,
+            note=self.note,
+        )
+
+
 class WorkerFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What does not change while a worker lives."""
+    """What does not change while a worker lives. A field that is added needs a default: workers of
+    the version before are still at work, and read what this one writes.
+    """
 
     app: str
     host: str
@@ -34,7 +63,7 @@ class Workers:
         self.dialect = dialect
 
     def beat(
-        self, name: str, facts: WorkerFacts, running: Sequence[RunningInfo], *, lease_us: int
+        self, name: str, facts: WorkerFacts, running: Sequence[Running], *, lease_us: int
     ) -> Operation[None]:
         """Be heard of, with what is run now."""
         yield from self.dialect.seize()
@@ -76,6 +105,7 @@ class Workers:
 def worker_of(name: str, times: Sequence[int], facts: str, running: str) -> WorkerInfo:
     started_at, seen_at, expires_at, now = times
     known = msgspec.json.decode(facts, type=WorkerFacts)
+    told = msgspec.json.decode(running, type=tuple[Running, ...])
     return WorkerInfo(
         name=name,
         app=known.app,
@@ -86,7 +116,7 @@ def worker_of(name: str, times: Sequence[int], facts: str, running: str) -> Work
         started_at=from_micros(started_at),
         seen_at=from_micros(seen_at),
         alive=expires_at > now,
-        running=msgspec.json.decode(running, type=tuple[RunningInfo, ...]),
+        running=tuple(one.seen_at(from_micros(seen_at)) for one in told),
     )
 
 

@@ -187,7 +187,7 @@ class Stage(Runtime):
                 await called(hook)
             self._hooked = True
             self.bridge = Bridge(self.mq)
-            await self._install_ticks()
+            await self._install_schedules()
             for handler in self._handlers:
                 await self._create_group(handler)
                 self._stations.append(Station(handler, self))
@@ -307,7 +307,7 @@ class Stage(Runtime):
         """Make the ticks of schedules that are due."""
         made: Round = await take_steps_async(self.mq.cron._core.tend())
         if made.errors:
-            raise made.errors[0]
+            raise next(iter(made.errors.values()))
         return made
 
     async def _next_due(self) -> int | None:

@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Collection, Iterable
 from types import TracebackType
 from typing import Any, Self, TypeVar
+from zoneinfo import ZoneInfo
 
 import msgspec
 
@@ -17,12 +18,13 @@ from rowmq.naming import check_group, check_queue, check_topic
 from rowmq.options import check_flag, positive
 from rowmq.policy import AckPolicy, RetryStrategy
 from rowmq.queue.view import UNTYPED, view_of
-from rowmq.schedule import CATCH_UPS, CatchUp, cron_of
+from rowmq.schedule import CatchUp, check_catch_up, cron_of
 from rowmq.subscriber.options import options_of
 from rowmq.times import Duration, to_seconds
 from rowmq.worker.executor import Middleware
-from rowmq.worker.handler import Handler, Pace, Tick, check_policy, pace_of
+from rowmq.worker.handler import Handler, Pace, Timetable, check_policy, pace_of
 from rowmq.worker.injection import Work, is_async, name_of, plan_of
+from rowmq.worker.looping import run_loop
 from rowmq.worker.runtime import Hook, Runtime
 from rowmq.worker.signals import stop_on_signals
 from rowmq.worker.sources import for_worker
@@ -79,6 +81,7 @@ class App:
         self._runtime: Runtime | None = None
         self._stop: asyncio.Event | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop_asked = False
 
     # --- handlers ---------------------------------------------------------------------------------
 
@@ -229,7 +232,7 @@ class App:
         self,
         cron: str,
         *,
-        tz: str = "UTC",
+        tz: str | ZoneInfo = "UTC",
         name: str | None = None,
         payload: Any = None,
         catch_up: CatchUp = "latest",
@@ -278,8 +281,10 @@ class App:
                 poll_interval=pace.max_fetch_interval,
             )
             view = msgspec.structs.replace(view, kind=UNTYPED)
-            tick = Tick(name=handler.name, cron=cron, tz=tz, catch_up=catch_up, payload=payload)
-            self._add(msgspec.structs.replace(handler, view=view, tick=tick))
+            timetable = Timetable(
+                name=handler.name, cron=cron, tz=tz, catch_up=catch_up, payload=payload
+            )
+            self._add(msgspec.structs.replace(handler, view=view, timetable=timetable))
             return function
 
         return declare
@@ -296,6 +301,7 @@ class App:
         """Have an async function called around every handler, as `await function(context,
         call_next)`; the first one declared is the outermost.
         """
+        check_running(self._runtime)
         if not is_async(function):
             raise InvalidOption(
                 f"middleware is async, as in `async def {name_of(function)}(context, call_next): "
@@ -306,11 +312,17 @@ class App:
 
     def on_startup(self, function: F) -> F:
         """Have a function called when a worker starts, before any handler."""
+        check_running(self._runtime)
+        check_hook(function)
         self._startup.append(function)
         return function
 
     def on_shutdown(self, function: F) -> F:
-        """Have a function called when a worker stops, after all handlers."""
+        """Have a function called when a worker stops, after all handlers; the last one declared
+        first. After a start that failed, none is.
+        """
+        check_running(self._runtime)
+        check_hook(function)
         self._shutdown.append(function)
         return function
 
@@ -319,7 +331,7 @@ class App:
     @property
     def mq(self) -> AsyncRowMQ:
         """The client of the app, while it runs."""
-        if self._runtime is None:
+        if self._runtime is None or self._runtime.mq is None:
             raise Closed(
                 "the app does not run: use `async with app:`, or rowmq.connect() for a client"
             )
@@ -356,10 +368,15 @@ class App:
         The first signal stops it gracefully, a second one at once. False if work was left that did
         not end in time.
         """
-        return asyncio.run(self._main(self.chosen(queues=queues, topics=topics)))
+        chosen = self.chosen(queues=queues, topics=topics)
+        check_no_loop()
+        return run_loop(self._main(chosen))
 
     def stop(self) -> None:
-        """Have `run()` come to its end, gracefully; from any thread."""
+        """Have `run()` come to its end, gracefully; from any thread. One that has not begun yet
+        ends at once.
+        """
+        self._stop_asked = True
         if self._loop is not None and self._stop is not None:
             with contextlib.suppress(RuntimeError):  # it has ended
                 self._loop.call_soon_threadsafe(self._stop.set)
@@ -371,25 +388,33 @@ class App:
         return self._runtime.health()
 
     async def _main(self, handlers: Iterable[Handler]) -> bool:
+        check_running(self._runtime)
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        if self._stop_asked:
+            self._stop.set()
         limit = self._graceful_timeout + OVERTIME_SECONDS
-        with stop_on_signals(self.stop, seconds_max=limit):
-            starting = asyncio.create_task(self._begin(handlers))
-            stopping = asyncio.create_task(self._stop.wait())
+        try:
+            with stop_on_signals(self.stop, seconds_max=limit):
+                return await self._begin_and_end(handlers, self._stop)
+        finally:
+            self._stop_asked = False
+
+    async def _begin_and_end(self, handlers: Iterable[Handler], stop: asyncio.Event) -> bool:
+        starting = asyncio.create_task(self._begin(handlers))
+        stopping = asyncio.create_task(stop.wait())
+        try:
             await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
             if not starting.done():
                 starting.cancel()  # it may try to connect for long
                 await asyncio.wait({starting})
-                stopping.cancel()
                 return True
-            try:
-                starting.result()
-                await stopping
-                log.info("stopping; a second signal stops at once")
-            finally:
-                stopping.cancel()
-                complete = await self._end()
-            return complete
+            starting.result()
+            await stopping
+            log.info("stopping; a second signal stops at once")
+        finally:
+            stopping.cancel()
+            complete = await self._end()
+        return complete
 
     async def __aenter__(self) -> Self:
         await self._begin(self._handlers)
@@ -401,7 +426,7 @@ class App:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        await asyncio.shield(self._end())
+        await self._end()
 
     async def _begin(self, handlers: Iterable[Handler]) -> None:
         check_running(self._runtime)
@@ -519,6 +544,14 @@ def check_together(handler: Handler, other: Handler) -> None:
         )
 
 
+def check_no_loop() -> None:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise ConfigurationError("an event loop runs here already: use `async with app:` inside of it")
+
+
 def check_running(runtime: Runtime | None) -> None:
     if runtime is not None:
         raise ConfigurationError("the app is running already")
@@ -536,17 +569,21 @@ def check_options(options: dict[str, Any]) -> dict[str, Any]:
     return options
 
 
+def check_hook(function: Any) -> None:
+    if not callable(function):
+        raise InvalidOption(f"a hook is a function without arguments, not {function!r}")
+
+
 def check_brackets(given: Any, right: str) -> None:
     """A decorator that was used without its brackets is given the function."""
     if callable(given):
         raise InvalidOption(f"{right} stands above a handler, with what it handles in brackets")
 
 
-def check_times(cron: str, tz: str, catch_up: CatchUp) -> None:
+def check_times(cron: str, tz: str | ZoneInfo, catch_up: CatchUp) -> None:
     """Refuse a schedule where it is declared, not when the app starts."""
     cron_of(cron, tz)
-    if catch_up not in CATCH_UPS:
-        raise InvalidOption(f"catch_up must be one of {', '.join(CATCH_UPS)}, not {catch_up!r}")
+    check_catch_up(catch_up)
 
 
 def url_of(url: str | None) -> str:

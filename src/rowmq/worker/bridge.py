@@ -1,6 +1,7 @@
 """From a handler's thread to the worker's event loop: what it asks for is done there."""
 
 import asyncio
+import inspect
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
@@ -8,9 +9,10 @@ from typing import Any, TypeVar
 from rowmq.client import AsyncRowMQ, spare_of
 from rowmq.drivers.base import take_steps
 from rowmq.drivers.callers import guest_of
-from rowmq.errors import InvalidInput
+from rowmq.errors import InvalidInput, NotClaimed
 from rowmq.message import Message, PublishResult
 from rowmq.queue.desk import Spare
+from rowmq.queue.job import AsyncJob, Job
 from rowmq.queue.queue import AsyncQueue
 from rowmq.queue.queues import desk_of
 from rowmq.store.statement import Operation, Result
@@ -74,8 +76,11 @@ class Bridge:
             conclude(wanted)
 
     def _run(self, make: Callable[[], Operation[T]], connection: Any = None) -> T:
+        if isinstance(connection, Transaction):  # of the client that the handler was given
+            result: T = connection._mq._run(make, connection)
+            return result
         driver = self._spare.driver
-        if connection is None:
+        if connection is None:  # whether a settle counted that nobody knows of
             return driver.run(make)
         return driver.follow(guest_of(connection, self._database), make())
 
@@ -119,18 +124,33 @@ class BridgedTransaction(Transaction):
 
 
 class BridgedQueue:
-    """A queue whose writes are part of such a transaction."""
+    """A queue whose writes are part of such a transaction: what `Queue` has, but for claiming."""
 
     def __init__(self, bridge: Bridge, queue: AsyncQueue[Any]) -> None:
         self._bridge = bridge
         self._queue = queue
+        self.name = queue.name
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(self._queue, name)
-        if not asyncio.iscoroutinefunction(value):
-            return value
+        if name.startswith("_") or not inspect.iscoroutinefunction(value):
+            raise AttributeError(f"a queue in a handler's transaction has no {name!r}")
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            return self._bridge.do(value(*args, **kwargs))
+            return seen_by_thread(self._bridge.do(value(*args, **kwargs)))
 
         return call
+
+
+def seen_by_thread(value: Any) -> Any:
+    """What a call gave, with jobs as sync code knows them."""
+    if isinstance(value, list):
+        return [seen_by_thread(item) for item in value]
+    if isinstance(value, AsyncJob):
+        return Job(value._facts, settle=refuse)
+    return value
+
+
+def refuse(*_: Any) -> None:
+    """Jobs that were put, or read, are not claimed: their own checks come first."""
+    raise NotClaimed("this job was not claimed, and cannot be settled")

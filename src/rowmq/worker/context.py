@@ -47,8 +47,8 @@ class Context:
         *,
         handler: str,
         source: str,
-        job: AnyJob[Any] | None,
-        delivery: AnyDelivery[Any] | None,
+        job: Any,
+        delivery: Any,
         progress: Progress,
         stopping: Callable[[], bool],
         lost: Callable[[], bool],
@@ -57,8 +57,10 @@ class Context:
         """The handler's name."""
         self.source = source
         """The topic, or the queue."""
-        self.job = job
-        self.delivery = delivery
+        self.job: Any = job
+        """The job, if it is one: a `Job` in a sync handler, an `AsyncJob` elsewhere."""
+        self.delivery: Any = delivery
+        """The delivery, if it is one: a `Delivery` in a sync handler, else an `AsyncDelivery`."""
         self.progress = progress
         self.state: dict[str, Any] = {}
         """Whatever middleware and handler have to tell each other."""
@@ -68,15 +70,13 @@ class Context:
     @property
     def payload(self) -> Any:
         """What was published, or put."""
-        if self.job is not None:
-            return self.job.payload
-        assert self.delivery is not None  # noqa: S101 - one of them there is
-        return self.delivery.message.payload
+        return self.delivery.message.payload if self.job is None else self.job.payload
 
     @property
     def attempt(self) -> int:
         """Which attempt this is, the first being 1."""
-        return (self.job or self.delivery).attempt  # type: ignore[union-attr]
+        attempt: int = (self.delivery if self.job is None else self.job).attempt
+        return attempt
 
     @property
     def stopping(self) -> bool:

@@ -11,10 +11,9 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable
-from datetime import UTC, datetime, timedelta
 
 from rowmq.errors import Closed
-from rowmq.message import RunningInfo
+from rowmq.store.workers import Running
 from rowmq.worker.buffer import Buffer
 from rowmq.worker.executor import Executor, Surroundings
 from rowmq.worker.handler import Handler
@@ -25,6 +24,9 @@ from rowmq.worker.unit import RELEASE, Unit, Verdict
 __all__ = ["Crew", "go_on"]
 
 log = logging.getLogger("rowmq")
+
+STALLED_SECONDS = 60.0
+"""Who has fetched nothing for so long, not even in vain, or settled nothing, is not well."""
 
 CANCEL_SECONDS = 1.0
 """How long a handler that is cancelled has to come to an end."""
@@ -41,7 +43,6 @@ class Crew:
     def __init__(self, handler: Handler, source: Source, around: Surroundings) -> None:
         self.handler = handler
         self.handled = 0
-        self.failed = 0
         self.fetched_at = time.monotonic()
         self._source = source
         self._around = around
@@ -56,9 +57,12 @@ class Crew:
 
     # --- life -------------------------------------------------------------------------------------
 
-    async def start(self) -> None:
-        """Begin to fetch and to work."""
+    async def open(self) -> None:
+        """Make ready to begin."""
         await self._source.open()
+
+    def begin(self) -> None:
+        """Begin to fetch and to work."""
         name, spawn = self.handler.name, asyncio.create_task
         self._settling = spawn(self._settler.run(), name=f"rowmq-settle-{name}")
         for number in range(self.handler.pace.concurrency):
@@ -71,7 +75,7 @@ class Crew:
     async def stop_fetching(self, seconds: float) -> None:
         """Fetch no more, and give back what was not begun: it costs no attempt."""
         self._settler.hurry()
-        await self._give_back(self._buffer.close(len(self._workers)))
+        self._give_back(self._buffer.close(len(self._workers)))
         if self._fetching is not None:
             self._source.hush()
             _, late = await asyncio.wait({self._fetching}, timeout=max(0.0, seconds))
@@ -136,7 +140,7 @@ class Crew:
         units = await self._source.fetch(min(pace.fetch_batch_size, room))
         self.fetched_at = time.monotonic()
         if self._around.stopping:
-            await self._give_back(units)
+            self._give_back(units)
             return False
         self._buffer.put(units)
         rest = pace.min_fetch_interval - (self.fetched_at - began)
@@ -144,18 +148,17 @@ class Crew:
             await wait_for(self._around.stop_asked, rest)
         return True
 
-    async def _give_back(self, units: Iterable[Unit]) -> None:
+    def _give_back(self, units: Iterable[Unit]) -> None:
         """Give back what was not begun."""
-        for unit in units:
-            await self._settler.add(unit, RELEASE)
+        self._settler.add_at_once((unit, RELEASE) for unit in units)
 
     async def _work(self) -> None:
         while (unit := await self._buffer.take()) is not None:
             self._room.set()
-            if self._source.lost(unit):
-                await self._settler.add(unit, RELEASE)  # if it is ours after all, others get it
-            else:
+            if await self._source.is_ours(unit):
                 await self._execute(unit)
+            else:
+                await self._settler.add(unit, RELEASE)  # if it is ours after all, others get it
             if unit.straggler is not None:
                 if self._around.stopping:
                     return
@@ -174,22 +177,21 @@ class Crew:
             self._running.discard(unit)
             self.handled += 1
             if verdict is not None:
-                self.failed += verdict.error is not None
                 await self._settler.add(unit, verdict)
 
     # --- for people -------------------------------------------------------------------------------
 
-    def running(self) -> list[RunningInfo]:
+    def running(self) -> list[Running]:
         """What is at work; from any thread."""
-        now, clock = datetime.now(UTC), time.monotonic()
+        now = time.monotonic()
         return [
-            RunningInfo(
+            Running(
                 handler=self.handler.name,
                 source=self.handler.source,
                 id=unit.id,
                 key=unit.key,
                 attempt=unit.raw.attempt,
-                since=now - timedelta(seconds=clock - unit.began_at),
+                seconds=now - unit.began_at,
                 progress=unit.progress.fraction if unit.progress else None,
                 note=unit.progress.note if unit.progress else None,
             )
@@ -198,7 +200,10 @@ class Crew:
 
     def health(self) -> dict[str, object]:
         """How it does, in figures."""
+        now, pace = time.monotonic(), self.handler.pace
+        idle = now - self.fetched_at
         failing = self._settler.failing_since
+        unsettled_for = 0.0 if failing is None else now - failing
         return {
             "handler": self.handler.name,
             "source": self.handler.source,
@@ -206,9 +211,11 @@ class Crew:
             "waiting": self._buffer.ready,
             "unsettled": self._settler.unsettled,
             "handled": self.handled,
-            "failed": self.failed,
-            "fetched_seconds_ago": round(time.monotonic() - self.fetched_at, 3),
-            "settles_fail": failing is not None,
+            "failed": self._executor.failed,
+            "fetched_seconds_ago": round(idle, 3),
+            "settles_fail_for_seconds": round(unsettled_for, 3),
+            "stalled": idle > STALLED_SECONDS + pace.min_fetch_interval
+            or unsettled_for > STALLED_SECONDS,
         }
 
 

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import inspect
 import logging
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from datetime import datetime
 from functools import partial
@@ -31,6 +32,8 @@ __all__ = ["Executor", "Middleware", "Surroundings"]
 log = logging.getLogger("rowmq")
 
 Middleware = Callable[[Context, Callable[[], Awaitable[Any]]], Awaitable[Any]]
+
+OURS = "rowmq.worker."
 
 STOPPED = "the worker was stopped before its handler was done"
 
@@ -64,6 +67,8 @@ class Executor:
         self._source = source
         self._around = around
         self._threads: Threads | None = None
+        self.failed = 0
+        """How often the function has raised."""
         if not handler.is_async:
             self._threads = Threads(handler.pace.concurrency, f"rowmq-{handler.name}")
 
@@ -119,6 +124,7 @@ class Executor:
         return error
 
     def _tell(self, unit: Unit, error: BaseException) -> None:
+        self.failed += 1
         expected = isinstance(error, Interrupted | StaleLease | AlreadySettled)
         log.warning(
             "handler %s failed, attempt %d, %r: %s: %s",
@@ -161,7 +167,7 @@ class Executor:
         handler = self.handler
         seen = context if handler.is_async else self._in_thread(unit, context)
         roles = handler.plan.roles
-        arguments = {name: self._give(role, unit, seen) for name, role in roles.items()}
+        arguments = {name: GIVERS[role](self, unit, seen) for name, role in roles.items()}
         if self._threads is None:
             limit = asyncio.timeout(handler.timeout)
             try:
@@ -175,12 +181,25 @@ class Executor:
         try:
             done, _ = await asyncio.wait({thread}, timeout=handler.timeout)
         except asyncio.CancelledError:
-            unit.straggler = thread
+            self._leave_behind(unit, thread)
             raise
         if not done:
-            unit.straggler = thread
+            self._leave_behind(unit, thread)
             raise self._too_long()
         return await thread
+
+    def _leave_behind(self, unit: Unit, thread: "asyncio.Future[Any]") -> None:
+        """Go on without a thread, and tell when it has ended."""
+        began = time.monotonic()
+
+        def ended(late: "asyncio.Future[Any]") -> None:
+            seconds = time.monotonic() - began
+            error = None if late.cancelled() else late.exception()
+            story = f"it raised {type(error).__name__}" if error is not None else "it returned"
+            log.warning("handler %s ended %.1f s too late: %s", self.handler.name, seconds, story)
+
+        unit.straggler = thread
+        thread.add_done_callback(ended)
 
     def _too_long(self) -> TimeoutError:
         return TimeoutError(f"it took longer than its timeout of {self.handler.timeout:g} s")
@@ -200,36 +219,38 @@ class Executor:
 
     def _in_thread(self, unit: Unit, context: Context) -> Context:
         """The same, for a function in a thread."""
-        raw = unit.for_threads(self._around.bridge.settler(unit))
-        return context.seen_as(raw)
+        bridge = self._around.bridge
+        tx = None if unit.tx is None else BridgedTransaction(bridge, unit.tx)
+        return context.seen_as(unit.for_threads(bridge.settler(unit), tx))
 
-    def _give(self, role: Role, unit: Unit, context: Context) -> Any:
-        """What a parameter of the function is given."""
-        given: dict[Role, Callable[[], Any]] = {
-            Role.PAYLOAD: lambda: context.payload,
-            Role.DELIVERY: lambda: context.delivery,
-            Role.JOB: lambda: context.job,
-            Role.MESSAGE: lambda: context.delivery and context.delivery.message,
-            Role.TRANSACTION: lambda: self._transaction(unit),
-            Role.CLIENT: self._client,
-            Role.PROGRESS: lambda: context.progress,
-            Role.CONTEXT: lambda: context,
-            Role.FIRE_TIME: lambda: fire_time_of(unit),
-        }
-        return given[role]()
-
-    def _transaction(self, unit: Unit) -> AsyncTransaction | BridgedTransaction:
+    def transaction(self, unit: Unit) -> AsyncTransaction | BridgedTransaction:
+        """The transaction that the function is run in."""
         tx: AsyncTransaction = unit.tx
         return tx if self.handler.is_async else BridgedTransaction(self._around.bridge, tx)
 
-    def _client(self) -> AsyncRowMQ | RowMQ:
+    def client(self) -> AsyncRowMQ | RowMQ:
+        """A client, as the function can use it."""
         return self._around.mq if self.handler.is_async else self._around.sync_client()
+
+
+GIVERS: dict[Role, Callable[[Executor, Unit, Context], Any]] = {
+    Role.PAYLOAD: lambda _, __, context: context.payload,
+    Role.DELIVERY: lambda _, __, context: context.delivery,
+    Role.JOB: lambda _, __, context: context.job,
+    Role.MESSAGE: lambda _, __, context: context.delivery and context.delivery.message,
+    Role.TRANSACTION: lambda executor, unit, _: executor.transaction(unit),
+    Role.CLIENT: lambda executor, _, __: executor.client(),
+    Role.PROGRESS: lambda _, __, context: context.progress,
+    Role.CONTEXT: lambda _, __, context: context,
+    Role.FIRE_TIME: lambda _, unit, __: fire_time_of(unit),
+}
+"""What a parameter of a function is given, by its role."""
 
 
 def traced(error: BaseException) -> tuple[type[BaseException], BaseException, Any]:
     """An error for the log, from the handler on: how it came to be called helps nobody."""
     trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_globals["__name__"].startswith("rowmq.worker."):
+    while trace is not None and trace.tb_frame.f_globals.get("__name__", "").startswith(OURS):
         trace = trace.tb_next
     return type(error), error, trace or error.__traceback__
 

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import msgspec
 
@@ -15,7 +16,7 @@ from rowmq.subscriber.options import Options
 from rowmq.times import Duration, to_seconds
 from rowmq.worker.injection import Plan, Work
 
-__all__ = ["Handler", "Pace", "Tick", "check_policy", "pace_of"]
+__all__ = ["Handler", "Pace", "Timetable", "check_policy", "pace_of"]
 
 
 class Pace(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,12 +35,12 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
         return math.ceil(self.fetch_batch_size * self.overfetch_factor)
 
 
-class Tick(msgspec.Struct, frozen=True, kw_only=True):
+class Timetable(msgspec.Struct, frozen=True, kw_only=True):
     """The schedule that feeds a cron handler's queue."""
 
     name: str
     cron: str
-    tz: str
+    tz: str | ZoneInfo
     catch_up: CatchUp
     payload: Any
 
@@ -58,7 +59,7 @@ class Handler(msgspec.Struct, frozen=True, kw_only=True):
     pace: Pace
     subscription: Options | None = None
     view: View | None = None
-    tick: Tick | None = None
+    timetable: Timetable | None = None
 
     @property
     def source(self) -> str:

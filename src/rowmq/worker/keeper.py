@@ -12,9 +12,8 @@ from functools import partial
 
 from rowmq.drivers.base import SyncDriver
 from rowmq.drivers.line import Line
-from rowmq.message import RunningInfo
 from rowmq.store.store import Store
-from rowmq.store.workers import WorkerFacts
+from rowmq.store.workers import Running, WorkerFacts
 from rowmq.worker.unit import Unit
 
 __all__ = ["Keeper"]
@@ -71,7 +70,7 @@ class Keeper:
         *,
         name: str,
         facts: WorkerFacts,
-        running: Callable[[], Sequence[RunningInfo]],
+        running: Callable[[], Sequence[Running]],
     ) -> None:
         self.name = name
         self._store = store
@@ -82,7 +81,7 @@ class Keeper:
         self._kept: dict[int, Kept] = {}
         self._lost: set[int] = set()
         self._suspected: set[int] = set()
-        """Locks that were not there, the last time: perhaps a settle has just ended them."""
+        """Locks that were not there once: perhaps a settle had just ended them."""
         self._beat_at = 0.0
         self._told_at = 0.0
         self._stopping = False
@@ -90,6 +89,11 @@ class Keeper:
 
     def start(self) -> None:
         self._thread.start()
+
+    @property
+    def alive(self) -> bool:
+        """Whether its thread lives."""
+        return self._thread.is_alive() or self._stopping
 
     def stop(self) -> None:
         """Keep nothing any more, and be no worker."""
@@ -204,12 +208,19 @@ class Keeper:
                 self._running(),
                 lease_us=round(LEASE_SECONDS * 1_000_000),
             )
-            self._line.ask(beat, seconds=BEAT_SECONDS)
+            # It is for people: no lock is to be lost over it.
+            shortest = min(
+                (kept.seconds for kept in list(self._kept.values())), default=BEAT_SECONDS
+            )
+            self._line.ask(beat, seconds=min(BEAT_SECONDS, shortest / ANSWER_PART))
         except Exception as error:  # noqa: BLE001 - it is for people only, and tried again
             log.warning("worker %s could not say that it is alive: %s", self.name, error)
 
     def _leave(self) -> None:
-        try:
-            self._line.ask(partial(self._store.workers.leave, self.name), seconds=1.0)
-        except Exception as error:  # noqa: BLE001 - it is forgotten after a while
-            log.warning("worker %s could not say that it leaves: %s", self.name, error)
+        for last in (False, True):  # the connection may have been lost long ago
+            try:
+                self._line.ask(partial(self._store.workers.leave, self.name), seconds=1.0)
+                return
+            except Exception as error:  # noqa: BLE001 - it is forgotten after a while
+                if last:
+                    log.warning("worker %s could not say that it leaves: %s", self.name, error)

@@ -8,9 +8,10 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 from rowmq.client import AsyncRowMQ
-from rowmq.errors import Locked, TransientError
+from rowmq.errors import TransientError
 
 __all__ = ["Maintenance"]
 
@@ -29,32 +30,38 @@ class Maintenance:
         while True:
             await asyncio.sleep(self._interval * random.uniform(0.5, 1.5))
             for chore in (self.collect_topics, self.prune_queues, self.forget_workers):
-                await attempt(chore)
+                await attempt(chore.__name__, chore)
 
     async def collect_topics(self) -> None:
         """Collect what every group has acked, and what is too old."""
         for topic in await self._mq.topics():
-            collected = await self._mq.gc(topic.name)
-            if collected:
-                log.info("collected %d messages of topic %r", collected, topic.name)
+            await attempt(f"to collect topic {topic.name!r}", partial(self._collect, topic.name))
 
     async def prune_queues(self) -> None:
         """Delete finished jobs that are older than their queues keep them."""
         for queue in await self._mq.queues():
-            pruned = await self._mq.queue(queue.name).prune()
-            if pruned:
-                log.info("pruned %d jobs of queue %r", pruned, queue.name)
+            await attempt(f"to prune queue {queue.name!r}", partial(self._prune, queue.name))
 
     async def forget_workers(self) -> None:
         """Forget workers that died long ago."""
         await self._mq._run(self._mq._store.workers.forget_dead)
 
+    async def _collect(self, topic: str) -> None:
+        collected = await self._mq.gc(topic)
+        if collected:
+            log.info("collected %d messages of topic %r", collected, topic)
 
-async def attempt(chore: Callable[[], Awaitable[None]]) -> None:
-    """Do a chore; what goes wrong is tried again next time."""
+    async def _prune(self, queue: str) -> None:
+        pruned = await self._mq.queue(queue).prune()
+        if pruned:
+            log.info("pruned %d jobs of queue %r", pruned, queue)
+
+
+async def attempt(what: str, chore: Callable[[], Awaitable[None]]) -> None:
+    """Do a chore; what goes wrong is tried again next time, and keeps no other back."""
     try:
         await chore()
-    except (Locked, TransientError) as error:
-        log.info("%s is put off: %s", chore.__name__, error)
+    except TransientError as error:
+        log.info("a chore is put off, %s: %s", what, error)
     except Exception:
-        log.exception("%s failed, and is tried again later", chore.__name__)
+        log.exception("a chore failed, and is tried again later: %s", what)

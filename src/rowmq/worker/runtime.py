@@ -14,9 +14,9 @@ import rowmq
 from rowmq.client import AsyncRowMQ, RowMQ, connect, connect_async, spare_of
 from rowmq.drivers.sqlite import AsyncSQLiteDriver, MemoryPool
 from rowmq.errors import ConfigurationError
-from rowmq.message import RunningInfo
+from rowmq.message import Outcome
 from rowmq.options import own_name
-from rowmq.store.workers import WorkerFacts
+from rowmq.store.workers import Running, WorkerFacts
 from rowmq.worker.bridge import Bridge
 from rowmq.worker.crew import Crew
 from rowmq.worker.executor import Middleware
@@ -36,8 +36,12 @@ FLUSH_SECONDS_MIN = 2.0
 CLOSE_SECONDS = 3.0
 """How long the last goodbyes may take."""
 
-STALLED_SECONDS = 60.0
-"""A handler that has fetched nothing for so long, not even in vain, is not well."""
+HOOK_SECONDS = 5.0
+"""However late it is, each shutdown hook has so long."""
+
+BEAT_SECONDS = 1.0
+SILENT_SECONDS = 60.0
+"""An event loop that was blocked for so long is not alive."""
 
 Hook = Callable[[], Any]
 
@@ -70,7 +74,7 @@ class Runtime:
         self.status = Status.STARTING
         self.name = own_name()
         self.middleware = middleware
-        self.mq: AsyncRowMQ
+        self.mq: AsyncRowMQ = None  # type: ignore[assignment] # set when it has connected
         self.bridge: Bridge
         self._url = url
         self._options = options
@@ -86,13 +90,15 @@ class Runtime:
         self._sync: RowMQ | None = None
         self._hooked = False
         self.stop_asked = asyncio.Event()
-        self.started_at = time.monotonic()
+        self.started_at = self._beat_at = time.monotonic()
+        self._beating: asyncio.Task[None] | None = None
+        self._stop_task: asyncio.Task[bool] | None = None
 
     # --- what crews need --------------------------------------------------------------------------
 
     @property
     def stopping(self) -> bool:
-        return self.status in (Status.STOPPING, Status.STOPPED)
+        return self.stop_asked.is_set()
 
     def sync_client(self) -> RowMQ:
         """A client for handlers in threads."""
@@ -111,7 +117,7 @@ class Runtime:
         try:
             await self._start()
         except BaseException:
-            await asyncio.shield(self.stop(graceful=False))
+            await self.stop(graceful=False)
             raise
 
     async def _start(self) -> None:
@@ -126,36 +132,49 @@ class Runtime:
         self.bridge = Bridge(self.mq)
         self._keeper = self._new_keeper()
         self._keeper.start()
-        await self._install_ticks()
+        await self._install_schedules()
         for handler in self._handlers:
             crew = Crew(handler, self._source(handler), self)
             self._crews.append(crew)
-            await crew.start()
+            await crew.open()
+        for crew in self._crews:  # all or, if somebody stops it before, none
+            crew.begin()
         if self._maintenance_interval:
             chores = Maintenance(self.mq, self._maintenance_interval)
             self._chores = asyncio.create_task(chores.run(), name="rowmq-maintenance")
+        self._beating = asyncio.create_task(self._beat(), name="rowmq-beat")
         self.status = Status.RUNNING
-        log.info("worker %s of app %r runs %s", self.name, self._app, self._summary())
+        level = logging.INFO if self._handlers else logging.WARNING
+        log.log(level, "worker %s of app %r runs %s", self.name, self._app, self._summary())
 
     async def stop(self, *, graceful: bool = True) -> bool:
         """Fetch no more, give back what was not begun, let handlers end, settle, leave. False if
-        the time was not enough for all of that.
+        the time was not enough for all of that. Who is cancelled while it stops has still stopped.
         """
-        if self.stopping:
-            return True
+        if self._stop_task is None:
+            self._stop_task = asyncio.create_task(self._stop(graceful=graceful), name="rowmq-stop")
+        try:
+            return await asyncio.shield(self._stop_task)
+        except asyncio.CancelledError:
+            await asyncio.wait({self._stop_task})
+            raise
+
+    async def _stop(self, *, graceful: bool) -> bool:
         self.status = Status.STOPPING
         self.stop_asked.set()
         deadline = time.monotonic() + (self._graceful_timeout if graceful else 0.0)
-        if self._chores is not None:
-            self._chores.cancel()
+        for task in (self._chores, self._beating):
+            if task is not None:
+                task.cancel()
         left = deadline - time.monotonic()
         await self._quiet(*(crew.stop_fetching(left) for crew in self._crews))
         left = deadline - time.monotonic()
         finished = await self._quiet(*(crew.finish(left) for crew in self._crews))
         left = max(deadline - time.monotonic(), FLUSH_SECONDS_MIN)
         settled = await self._quiet(*(crew.close(left) for crew in self._crews))
-        for hook in self._shutdown if self._hooked else ():
-            await self._quiet(called(hook))
+        for hook in reversed(self._shutdown if self._hooked else ()):
+            limit = max(deadline - time.monotonic(), HOOK_SECONDS)
+            await self._quiet(asyncio.wait_for(called(hook), limit))
         if self._keeper is not None:
             await asyncio.to_thread(self._keeper.stop)
             self.bridge.close()
@@ -215,20 +234,24 @@ class Runtime:
         assert handler.view is not None  # noqa: S101 - one of them there is
         return QueueSource(self.mq, handler.view, self._keeper)
 
-    async def _install_ticks(self) -> None:
+    async def _install_schedules(self) -> None:
         """Have the schedules of cron handlers, and tend all there are."""
         for handler in self._handlers:
-            tick = handler.tick
-            if tick is not None:
-                await self.mq.cron.install(
-                    tick.name,
-                    tick.cron,
-                    payload=tick.payload,
+            table = handler.timetable
+            if table is not None:
+                outcome = await self.mq.cron.install(
+                    table.name,
+                    table.cron,
+                    payload=table.payload,
                     queue=handler.source,
-                    tz=tick.tz,
-                    catch_up=tick.catch_up,
+                    tz=table.tz,
+                    catch_up=table.catch_up,
                     tend=False,
                 )
+                if outcome is Outcome.UPDATED:
+                    log.info(
+                        "schedule %r had another configuration, and has this one now", table.name
+                    )
         await self.mq.cron.start()
 
     # --- for people -------------------------------------------------------------------------------
@@ -237,21 +260,31 @@ class Runtime:
         parts = [f"{handler.name} ({handler.source})" for handler in self._handlers]
         return ", ".join(parts) or "no handlers"
 
-    def _running(self) -> list[RunningInfo]:
+    def _running(self) -> list[Running]:
         with contextlib.suppress(RuntimeError):  # the set has changed while it was copied
             return [info for crew in self._crews for info in crew.running()]
         return []
 
+    async def _beat(self) -> None:
+        """Show that the event loop lives."""
+        while True:
+            self._beat_at = time.monotonic()
+            await asyncio.sleep(BEAT_SECONDS)
+
+    @property
+    def alive(self) -> bool:
+        """Whether the loop and the keeper live: what another start would mend, if not."""
+        silent = time.monotonic() - self._beat_at
+        kept = self._keeper is None or self._keeper.alive
+        return silent < SILENT_SECONDS and kept
+
     def health(self) -> dict[str, Any]:
-        """How it does, for a health check: `healthy`, and the figures behind that."""
+        """How it does: `alive`; `healthy`, if it also gets work done; the figures behind that."""
         crews = [crew.health() for crew in self._crews]
-        stalled = [
-            crew["handler"]
-            for crew in crews
-            if float(str(crew["fetched_seconds_ago"])) > STALLED_SECONDS or crew["settles_fail"]
-        ]
+        stalled = [crew["handler"] for crew in crews if crew["stalled"]]
         return {
-            "healthy": self.status is Status.RUNNING and not stalled,
+            "healthy": self.status is Status.RUNNING and self.alive and not stalled,
+            "alive": self.alive,
             "status": self.status.value,
             "worker": self.name,
             "app": self._app,

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from rowmq.drivers.base import backoff_seconds
 from rowmq.errors import DatabaseError, RowMQError, TransientError
@@ -41,12 +41,16 @@ class Settler:
         self.failing_since: float | None = None
 
     async def add(self, unit: Unit, verdict: Verdict) -> None:
-        """Have a unit settled soon."""
-        self._waiting.append((unit, verdict))
-        self._added.set()
+        """Have a unit settled soon. If very many wait for that, wait, too."""
+        self.add_at_once([(unit, verdict)])
         if len(self._waiting) > WAITING_MAX:
             async with self._flushed:
                 await self._flushed.wait_for(lambda: len(self._waiting) <= WAITING_MAX)
+
+    def add_at_once(self, settled: Iterable[Settled]) -> None:
+        """Have units settled soon, however many wait for that."""
+        self._waiting += settled
+        self._added.set()
 
     async def run(self) -> None:
         """Flush, for as long as the worker lives."""

@@ -1,5 +1,6 @@
 """Where units come from: a topic, as one subscriber of a group; or a queue."""
 
+import asyncio
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -18,6 +19,8 @@ from rowmq.worker.keeper import Keeper
 from rowmq.worker.unit import Unit, Verdict
 
 __all__ = ["QueueSource", "Source", "TopicSource", "for_worker"]
+
+DOUBT_SECONDS = 0.05
 
 FETCH_SECONDS = 1.0
 """How long a fetch waits for a first unit."""
@@ -40,9 +43,13 @@ class Source(ABC):
     def hush(self) -> None:
         """Have a fetch that waits return."""
 
+    @abstractmethod
     def lost(self, unit: Unit) -> bool:
         """Whether others may have a unit by now."""
-        raise NotImplementedError
+
+    async def is_ours(self, unit: Unit) -> bool:
+        """Whether a unit may be begun."""
+        return not self.lost(unit)
 
     async def settle(self, verdicts: Sequence[tuple[Unit, Verdict]]) -> None:
         """Settle units in one transaction; raises the first error, once all that can be are."""
@@ -54,7 +61,8 @@ class Source(ABC):
         for unit in units:
             unit.finished = True
 
-    async def close(self) -> None:  # noqa: B027 - a queue has nothing to leave
+    @abstractmethod
+    async def close(self) -> None:
         """Leave what is left to others."""
 
 
@@ -68,6 +76,7 @@ class TopicSource(Source):
         self._mq = mq
         self._options = options
         self._subscriber: AsyncSubscriber[Any] | None = None
+        self._hushed = False
 
     async def open(self) -> None:
         home = self._mq._home
@@ -84,11 +93,22 @@ class TopicSource(Source):
         ]
 
     def hush(self) -> None:
+        self._hushed = True
         if self._subscriber is not None:
             hush(self._subscriber)
 
     def lost(self, unit: Unit) -> bool:
         return bool(unit.raw.lost)  # type: ignore[union-attr]
+
+    async def is_ours(self, unit: Unit) -> bool:
+        """After a pause nobody knows, until a heartbeat was answered: to give one message of a key
+        back, and then find that the next may be begun, would change their order.
+        """
+        while self.lost(unit) and not self._hushed:
+            if unit.raw._token.holding.lost:  # type: ignore[union-attr]
+                return False
+            await asyncio.sleep(DOUBT_SECONDS)
+        return not self.lost(unit)
 
     async def close(self) -> None:
         if self._subscriber is not None:

@@ -12,6 +12,7 @@ from rowmq.queue.job import AsyncJob, Job
 from rowmq.store.settles import Kind as JobKind
 from rowmq.subscriber.delivery import AsyncDelivery, Delivery
 from rowmq.subscriber.settling import Kind as DeliveryKind
+from rowmq.transaction import Transaction
 from rowmq.worker.context import Progress
 
 __all__ = ["ACK", "RELEASE", "Interrupted", "Unit", "Verdict", "verdict_of"]
@@ -162,12 +163,14 @@ class Unit:
         given.unit, given.tasks = self, self._tasks
         return given
 
-    def for_threads(self, settle: Callable[..., None]) -> "Job[Any] | Delivery[Any]":
+    def for_threads(
+        self, settle: Callable[..., None], tx: Transaction | None
+    ) -> "Job[Any] | Delivery[Any]":
         """The job or delivery for a sync handler, whose settles go where they are told to."""
         raw = self.raw
         if isinstance(raw, AsyncDelivery):
             return Delivery(raw.message, token=raw._token, core=raw._core, settle=settle)
-        return Job(raw._facts, settle=settle, ticket=raw._ticket, tx=self.tx)
+        return Job(raw._facts, settle=settle, ticket=raw._ticket, tx=tx)
 
     async def settles_done(self, *, strict: bool = False) -> BaseException | None:
         """Wait for the settles that its handler has begun. Gives, or raises, the first error."""
