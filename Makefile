@@ -36,6 +36,7 @@ docs: $(READY) ## Build the documentation into site/, with every warning an erro
 	@echo "site/index.html"
 
 format: $(READY) ## Format the code and mend what the linter can
+	@$(BIN)/python docs/extensions/examples.py
 	@$(BIN)/ruff check --fix-only --quiet .
 	@$(BIN)/ruff format --quiet .
 

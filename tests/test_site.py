@@ -11,11 +11,12 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 import rowmq
+from docs.extensions import examples
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 PAGES = sorted(page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md"))
-FENCE = re.compile(r"^( *)```({\.)?(py(?:thon)?)\b[^\n]*\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
+FENCE = re.compile(r"^ *```(py(?:thon)?)\b", re.MULTILINE)
 LOADING = {"script": "src", "img": "src", "iframe": "src", "link": "href", "source": "src"}
 
 
@@ -133,14 +134,18 @@ def test_the_reference_has_every_public_name(site: Path, pages: dict[Path, Page]
     assert sorted(wanted - reference) == []
 
 
+def test_examples_stand_in_the_pages_as_they_are() -> None:
+    assert examples.main(check=True) == 0, "run `make format`"
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_the_python_of_a_page_is_run(page: str) -> None:
     """Fences with `python` on the pages in docs/ are run by test_docs. All others are files of
-    examples/, which test_examples runs; they begin with `{.py`, which keeps formatters away.
+    examples/, which test_examples runs.
     """
-    for _, included, language, code in FENCE.findall((DOCS / page).read_text()):
-        if included:
-            assert all(line.startswith('--8<-- "') for line in code.splitlines())
-        else:
-            runs = language == "python" and "/" not in page
-            assert runs, "test_docs does not run this: include a file of examples/"
+    text = (DOCS / page).read_text()
+    shown = len(examples.BLOCK.findall(text))
+    for language in FENCE.findall(text):
+        runs = language == "python" and "/" not in page
+        assert runs or shown, "test_docs does not run this: show a file of examples/"
+        shown -= not runs

@@ -6,12 +6,12 @@ from shop import Order, app
 from rowmq.testing import AsyncTestApp
 
 
-# --8<-- [start:fixture]
+# part: fixture
 @pytest_asyncio.fixture
 async def t() -> AsyncIterator[AsyncTestApp]:
     async with AsyncTestApp(app) as t:
         yield t
-        # --8<-- [end:fixture]
+        # end: fixture
 
 
 async def test_an_order_is_billed(t: AsyncTestApp) -> None:

@@ -5,7 +5,7 @@ from shop import Order, app
 from rowmq.testing import TestApp
 
 
-# --8<-- [start:plain]
+# part: plain
 class Billing(unittest.TestCase):
     def test_an_order_is_billed(self) -> None:
         with TestApp(app) as t:
@@ -13,4 +13,4 @@ class Billing(unittest.TestCase):
             handled = t.drain()
             self.assertEqual([one.handler for one in handled], ["bill"])
             t.assert_enqueued("receipts", count=1)
-            # --8<-- [end:plain]
+            # end: plain

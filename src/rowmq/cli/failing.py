@@ -11,7 +11,7 @@ import click
 
 from rowmq.errors import RowMQError, UnknownGroup, UnknownSchedule
 
-__all__ = ["CODES", "Code", "Declined", "NotFound", "explain"]
+__all__ = ["CODES", "Code", "Declined", "NotFound", "explain", "redacted"]
 
 
 class Code(IntEnum):
@@ -55,12 +55,17 @@ IN_URL = re.compile(r"(\w://[^\s:/@]*:)\S*@")
 """User and password of a URL, whatever stands around it."""
 
 
+def redacted(text: str) -> str:
+    """Text without the passwords of URLs."""
+    return IN_URL.sub(r"\1***@", text)
+
+
 def explain(error: Exception, *, as_json: bool) -> int:
     """Say on stderr what went wrong, and give the exit code."""
     from rowmq.cli.showing import err, json_text, visible  # noqa: PLC0415 - help needs none of it
 
     code, name, message = story_of(error)
-    message = IN_URL.sub(r"\1***@", message)
+    message = redacted(message)
     if as_json:
         click.echo(json_text({"error": name, "message": message}), err=True)
         return code

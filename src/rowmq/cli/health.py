@@ -1,6 +1,7 @@
-"""The health endpoint of a worker: 200 if it is well, 503 if not, and JSON that says why."""
+"""The health endpoints of a worker: 200 if it is well, 503 if not, and JSON that says why."""
 
 import contextlib
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -13,14 +14,21 @@ __all__ = ["Address", "address_of", "serve_health"]
 
 Address = tuple[str, int]
 
-PATHS = ("/", "/health", "/healthz", "/livez", "/readyz")
+READY = ("/", "/health", "/healthz", "/readyz")
+"""Whether it gets its work done; in an outage of the database it does not."""
+
+LIVE = ("/livez",)
+"""Whether it is worth keeping: starting it again mends no outage."""
 
 
 def address_of(value: str) -> Address:
     """The address of `port` or `host:port`; without a host, only this machine can ask."""
     host, colon, port = value.rpartition(":")
-    if not port.isdecimal() or not 0 <= int(port) < 65536 or (colon and not host):
-        raise click.BadParameter("give a port, as in 8080, or host:port, as in 0.0.0.0:8080")
+    bare = ":" in host and not host.startswith("[")
+    if not port.isdecimal() or not 0 <= int(port) < 65536 or (colon and not host) or bare:
+        raise click.BadParameter(
+            "give a port, as in 8080, or host:port, as in 0.0.0.0:8080 or [::]:8080"
+        )
     return host.strip("[]") or "127.0.0.1", int(port)
 
 
@@ -52,6 +60,8 @@ class Server(ThreadingHTTPServer):
 
     def __init__(self, address: Address, health: Callable[[], dict[str, Any]]) -> None:
         self.health = health
+        if ":" in address[0]:
+            self.address_family = socket.AF_INET6
         super().__init__(address, Answer)
 
 
@@ -62,17 +72,21 @@ class Answer(BaseHTTPRequestHandler):
     timeout = 5.0
 
     def do_GET(self) -> None:
-        if self.path.partition("?")[0] not in PATHS:
-            self.send_error(404, "ask for /health")
+        path = self.path.partition("?")[0]
+        if path not in READY + LIVE:
+            self.send_error(404, "ask for /livez or /readyz")
             return
         told = self.server.health()
         body = msgspec.json.encode(told)
-        self.send_response(200 if told["healthy"] else 503)
+        self.send_response(200 if told["alive" if path in LIVE else "healthy"] else 503)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
         self.send_header("Cache-Control", "no-store")
         self.end_headers()
-        self.wfile.write(body)
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    do_HEAD = do_GET  # noqa: N815 - as the base class calls it
 
     def log_message(self, format: str, *args: Any) -> None:
         """A check every few seconds is nothing to write down."""

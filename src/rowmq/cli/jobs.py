@@ -18,6 +18,7 @@ from rowmq.cli.showing import (
     compact,
     duration,
     emit,
+    err,
     facts,
     lines_of,
     moment,
@@ -112,6 +113,8 @@ def ls(
     none = "" if state == "all" else f" {state}"
     columns = ("id", "state", when, "prio", "tries", "key", what)
     table(columns, rows, empty=f"queue {queue!r} has no{none} jobs")
+    if len(rows) >= limit:
+        err().print(f"the first {limit}; there may be more: --limit", style="dim")
 
 
 def look(queue: rowmq.Queue[Any], state: str, key: str | None, limit: int) -> list[rowmq.Job[Any]]:

@@ -20,6 +20,8 @@ def load_app(target: str) -> rowmq.App:
     is given. A function is called for it.
     """
     module_name, _, name = target.partition(":")
+    if not module_name or (module_name.startswith(".") and "/" not in module_name):
+        raise click.UsageError("an app is named by its module and name, as in shop.tasks:app")
     if module_name.endswith(".py") or "/" in module_name:
         right = module_name.removesuffix(".py").strip("./").replace("/", ".")
         raise click.UsageError(f"an app is named by its module: {right}:{name or DEFAULT_NAME}")

@@ -7,10 +7,10 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from rowmq.cli.failing import IN_URL
+from rowmq.cli.failing import redacted
 from rowmq.cli.showing import visible
 
-__all__ = ["FORMATS", "LEVELS", "redacted", "set_up_logs"]
+__all__ = ["FORMATS", "LEVELS", "set_up_logs"]
 
 FORMATS = ("text", "json")
 LEVELS = ("debug", "info", "warning", "error")
@@ -24,26 +24,22 @@ def set_up_logs(format: str, level: str) -> None:
     handler.setFormatter(JSONFormatter() if format == "json" else TextFormatter())
     root = logging.getLogger()
     root.handlers = [handler]
-    root.setLevel(logging.WARNING)
-    logging.getLogger("rowmq").setLevel(level.upper())
+    root.setLevel(level.upper())
     logging.captureWarnings(capture=True)
-
-
-def redacted(text: str) -> str:
-    """Text without the passwords of URLs."""
-    return IN_URL.sub(r"\1***@", text)
 
 
 class TextFormatter(logging.Formatter):
     """A line for people."""
 
     def __init__(self) -> None:
-        super().__init__("%(asctime)s %(levelname)-7s [%(process)d] %(message)s", "%H:%M:%S")
+        super().__init__(
+            "%(asctime)s %(levelname)-7s [%(process)d] %(message)s", "%Y-%m-%d %H:%M:%S"
+        )
 
     def format(self, record: logging.LogRecord) -> str:
         # A name with a line break in it must not look like a line of the log.
         story = redacted(super().format(record))
-        traced = record.exc_info is not None or record.stack_info is not None
+        traced = bool(record.exc_info or record.stack_info)
         return "\n".join(map(visible, story.split("\n"))) if traced else visible(story)
 
 
@@ -55,10 +51,20 @@ class JSONFormatter(logging.Formatter):
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": redacted(record.getMessage()),
+            "message": record.getMessage(),
             "pid": record.process or os.getpid(),
         }
         if record.exc_info:
-            told["exception"] = redacted(self.formatException(record.exc_info))
+            told["exception"] = self.formatException(record.exc_info)
+        if record.stack_info:
+            told["stack"] = self.formatStack(record.stack_info)
         extra = {name: value for name, value in vars(record).items() if name not in STANDARD}
-        return msgspec.json.encode(told | extra, enc_hook=str).decode()
+        kept = {name: plain(value) for name, value in (extra | told).items()}
+        return msgspec.json.encode(kept).decode()
+
+
+def plain(value: object) -> object:
+    """A value as JSON can hold it, without secrets."""
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    return redacted(str(value)).encode("utf-8", "backslashreplace").decode()

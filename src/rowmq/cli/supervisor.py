@@ -135,6 +135,7 @@ class Child:
             "process": self.number,
             "pid": self.process.pid,
             "healthy": well,
+            "alive": bool(self.told.get("alive", True)) and silent < SILENT_SECONDS,
             "restarts": self.restarts,
             "silent_seconds": round(silent, 1),
         }
@@ -152,8 +153,8 @@ class Supervisor:
         self._graceful_timeout = graceful_timeout
         self._children: list[Child] = []
         self._signals: list[int] = []
-        self._wake, self._woken = os.pipe()
-        os.set_blocking(self._woken, False)
+        self._ears, self._mouth = os.pipe()
+        os.set_blocking(self._mouth, False)
 
     def run(self) -> int:
         """Run until a signal; the exit code, which is the worst of the children's."""
@@ -176,6 +177,7 @@ class Supervisor:
         status = "stopping" if self._signals else "running"
         return {
             "healthy": well and not self._signals,
+            "alive": all(child["alive"] for child in children),
             "status": status,
             "pid": os.getpid(),
             "processes": children,
@@ -205,7 +207,7 @@ class Supervisor:
         def ask(number: int, _: FrameType | None) -> None:
             self._signals.append(number)
             with contextlib.suppress(BlockingIOError):
-                os.write(self._woken, b".")
+                os.write(self._mouth, b".")
 
         numbers = (signal.SIGTERM, signal.SIGINT)
         before = {number: signal.signal(number, ask) for number in numbers}
@@ -218,9 +220,9 @@ class Supervisor:
     def _pause(self, seconds: float) -> None:
         """Wait, or until a signal."""
         with selectors.DefaultSelector() as selector:
-            selector.register(self._wake, selectors.EVENT_READ)
+            selector.register(self._ears, selectors.EVENT_READ)
             if selector.select(seconds):
-                os.read(self._wake, 1024)
+                os.read(self._ears, 1024)
 
     def _pids(self) -> str:
         return ", ".join(str(child.process.pid) for child in self._children)

@@ -22,6 +22,8 @@ OVERTIME_SECONDS = 8.0
 def names_of(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> list[str] | None:
     """Names given one by one, or separated by commas."""
     names = [name for value in values for name in value.split(",") if name]
+    if values and not names:
+        raise click.BadParameter("name at least one, or leave the option out")
     return names if values else None
 
 
@@ -56,7 +58,7 @@ def address(_: click.Context, __: click.Parameter, value: str | None) -> Address
     "--health",
     metavar="[HOST:]PORT",
     callback=address,
-    help="Answer health checks there over HTTP: 200 or 503, and JSON.",
+    help="Answer /livez and /readyz there over HTTP: 200 or 503, and JSON.",
 )
 @click.option(
     "--graceful-timeout",
@@ -80,6 +82,7 @@ def address(_: click.Context, __: click.Parameter, value: str | None) -> Address
     show_default=True,
     envvar="ROWMQ_LOG_LEVEL",
     show_envvar=True,
+    help="From which level on lines are written, your own included.",
 )
 def worker(
     app: str,

@@ -43,7 +43,7 @@ class Line:
             except Exception as error:  # noqa: BLE001 - it is raised where it belongs
                 answers.put(error)
             if given_up.is_set():
-                driver.close()
+                driver.pool.clear()
 
         threading.Thread(target=ask, name="rowmq-line", daemon=True).start()
         try:
@@ -60,4 +60,4 @@ class Line:
         """Let go of the connection, if there is one."""
         driver, self._driver = self._driver, None
         if driver is not None:
-            driver.close()
+            driver.pool.clear()  # not closed: that of a database in memory is the client's own

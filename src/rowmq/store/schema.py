@@ -10,7 +10,7 @@ from importlib.resources import files
 
 from rowmq.errors import Locked, SchemaError, SchemaMissing, SchemaTooNew, SchemaTooOld
 from rowmq.message import Migration
-from rowmq.store.dialect import Dialect
+from rowmq.store.dialect import DEFAULT_PREFIX, Dialect
 from rowmq.store.statement import Operation, Statement
 
 __all__ = ["Schema"]
@@ -84,12 +84,20 @@ class Schema:
         if version == 0:
             return SchemaMissing(
                 f"there are no RowMQ tables with the prefix {self.dialect.prefix!r} here; run "
-                f"`rowmq migrate`, or call mq.migrate(), or apply what `rowmq sql` prints"
+                f"`{self._command}`, or call mq.migrate(), or apply what `rowmq sql` prints"
             )
         return SchemaTooOld(
             f"the tables are at version {version} and this RowMQ works with {latest}; run "
-            f"`rowmq migrate`, or call mq.migrate(), or apply what `rowmq migrate --dry-run` prints"
+            f"`{self._command}`, or call mq.migrate(), or apply what it prints with --dry-run"
         )
+
+    @property
+    def _command(self) -> str:
+        """What brings these tables up to date."""
+        dialect = self.dialect
+        prefix = "" if dialect.prefix == DEFAULT_PREFIX else f" --prefix {dialect.prefix}"
+        schema = "" if dialect.schema is None else f" --schema {dialect.schema}"
+        return f"rowmq migrate{prefix}{schema}"
 
     def pending(self, *, sole: bool = True) -> Operation[list[Migration]]:
         """The migrations that the database lacks."""

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Any, Protocol
+from zoneinfo import ZoneInfo
 
 from rowmq.client import AsyncRowMQ, RowMQ
 from rowmq.codec import said_by
@@ -17,6 +18,7 @@ from rowmq.errors import AlreadySettled, RowMQError, StaleLease
 from rowmq.policy import AckPolicy
 from rowmq.queue.holding import AsyncLazyTransaction
 from rowmq.queue.job import AnyJob
+from rowmq.schedule import zone_of
 from rowmq.subscriber.delivery import AsyncDelivery
 from rowmq.transaction import AsyncTransaction
 from rowmq.worker.bridge import Bridge, BridgedTransaction
@@ -127,14 +129,25 @@ class Executor:
         self.failed += 1
         expected = isinstance(error, Interrupted | StaleLease | AlreadySettled)
         log.warning(
-            "handler %s failed, attempt %d, %r: %s: %s",
+            "handler %s failed, attempt %d%s, %r: %s: %s",
             self.handler.name,
             unit.raw.attempt,
+            self._prospects(unit, error),
             unit.raw,
             type(error).__name__,
             said_by(error),
             exc_info=None if expected else traced(error),
         )
+
+    def _prospects(self, unit: Unit, error: BaseException) -> str:
+        """What will become of what failed, in words."""
+        limit = self.handler.attempts_max
+        known = "" if limit is None else f" of {limit}"
+        verdict = verdict_of(self.handler.ack_policy, error)
+        if unit.manual or verdict is None or verdict.kind == "ack":
+            return known
+        last = limit is not None and unit.raw.attempt >= limit
+        return f"{known}, given up" if last or verdict.kind == "reject" else f"{known}, tried again"
 
     # --- in a transaction -------------------------------------------------------------------------
 
@@ -242,7 +255,7 @@ GIVERS: dict[Role, Callable[[Executor, Unit, Context], Any]] = {
     Role.CLIENT: lambda executor, _, __: executor.client(),
     Role.PROGRESS: lambda _, __, context: context.progress,
     Role.CONTEXT: lambda _, __, context: context,
-    Role.FIRE_TIME: lambda _, unit, __: fire_time_of(unit),
+    Role.FIRE_TIME: lambda executor, unit, _: fire_time_of(unit, executor.handler),
 }
 """What a parameter of a function is given, by its role."""
 
@@ -284,10 +297,13 @@ def settling_in(tx: AsyncTransaction) -> AsyncTransaction | None:
     return None if unused else tx
 
 
-def fire_time_of(unit: Unit) -> datetime | None:
-    """When a cron job was to be run; when it was put, if it was put by hand."""
-    raw = unit.raw
-    if isinstance(raw, AsyncDelivery):
+def fire_time_of(unit: Unit, handler: Handler) -> datetime | None:
+    """When a cron job was to be run, in the zone of its schedule; when it was due, if it was put by
+    hand.
+    """
+    raw, table = unit.raw, handler.timetable
+    if isinstance(raw, AsyncDelivery) or table is None:
         return None
     told = raw.headers.get(FIRE_AT_HEADER)
-    return raw.due_at if told is None else datetime.fromisoformat(told)
+    moment = raw.due_at if told is None else datetime.fromisoformat(told)
+    return moment.astimezone(ZoneInfo(zone_of(table.tz)))

@@ -14,9 +14,9 @@ from rowmq.queue.view import View
 from rowmq.schedule import CatchUp
 from rowmq.subscriber.options import Options
 from rowmq.times import Duration, to_seconds
-from rowmq.worker.injection import Plan, Work
+from rowmq.worker.injection import Plan
 
-__all__ = ["Handler", "Pace", "Timetable", "check_policy", "pace_of"]
+__all__ = ["Handler", "Manner", "Pace", "Timetable", "check_policy", "pace_of"]
 
 
 class Pace(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,6 +35,16 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
         return math.ceil(self.fetch_batch_size * self.overfetch_factor)
 
 
+class Manner(msgspec.Struct, frozen=True, kw_only=True):
+    """How a function is run, whatever it handles; without a name, it has that of the function."""
+
+    name: str | None
+    ack_policy: AckPolicy
+    timeout: float | None
+    transactional: bool
+    pace: Pace
+
+
 class Timetable(msgspec.Struct, frozen=True, kw_only=True):
     """The schedule that feeds a cron handler's queue."""
 
@@ -50,7 +60,6 @@ class Handler(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     function: Callable[..., Any]
-    work: Work
     plan: Plan
     is_async: bool
     ack_policy: AckPolicy
@@ -60,6 +69,16 @@ class Handler(msgspec.Struct, frozen=True, kw_only=True):
     subscription: Options | None = None
     view: View | None = None
     timetable: Timetable | None = None
+
+    @property
+    def attempts_max(self) -> int | None:
+        """How often a unit is tried; None if that is not limited."""
+        if self.subscription is not None:
+            limits = [self.subscription.max_attempts, self.subscription.backoff.max_attempts]
+        else:
+            assert self.view is not None  # noqa: S101 - one of them there is
+            limits = [self.view.retry.max_attempts]
+        return min((limit for limit in limits if limit is not None), default=None)
 
     @property
     def source(self) -> str:

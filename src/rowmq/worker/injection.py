@@ -99,7 +99,7 @@ def plan_of(function: Callable[..., Any], work: Work, *, transactional: bool) ->
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             continue
         check_named(function, parameter)
-        hint = without_none(hints.get(parameter.name))
+        hint = without_none(hints.get(parameter.name), work)
         kind = typing.get_origin(hint) or hint
         role = role_of(kind, work)
         if role is Role.PAYLOAD:
@@ -108,7 +108,7 @@ def plan_of(function: Callable[..., Any], work: Work, *, transactional: bool) ->
         check_role(function, parameter.name, role, kind, work)
         implied = next(iter(typing.get_args(hint)), implied)
         roles[parameter.name] = role
-    payload = payload_among(function, candidates)
+    payload = payload_among(function, candidates, work)
     wanted = implied
     if payload is not None:
         roles[payload.name] = Role.PAYLOAD
@@ -119,9 +119,11 @@ def plan_of(function: Callable[..., Any], work: Work, *, transactional: bool) ->
 
 
 def payload_among(
-    function: Callable[..., Any], candidates: list[inspect.Parameter]
+    function: Callable[..., Any], candidates: list[inspect.Parameter], work: Work
 ) -> inspect.Parameter | None:
-    """The parameter for the payload: the one that must be given, or else the first."""
+    """The parameter for the payload: the one that must be given, or else the first. Most schedules
+    have no payload, so a cron handler's defaults are left alone.
+    """
     needed = [parameter for parameter in candidates if parameter.default is parameter.empty]
     if len(needed) > 1:
         raise InvalidOption(
@@ -129,19 +131,16 @@ def payload_among(
             f"and {needed[1].name!r}: annotate what is not the payload, as in `job: rowmq.Job`, or "
             f"give it a default"
         )
-    return next(iter(needed or candidates), None)
+    return next(iter(needed or ([] if work is Work.CRON else candidates)), None)
 
 
-def without_none(hint: Any) -> Any:
+def without_none(hint: Any, work: Work) -> Any:
     """What is optional, if one of ours is: a worker always has it to give."""
     if typing.get_origin(hint) not in (typing.Union, types.UnionType):
         return hint
-    ours = [kind for kind in typing.get_args(hint) if is_ours(typing.get_origin(kind) or kind)]
+    kinds = typing.get_args(hint)
+    ours = [k for k in kinds if role_of(typing.get_origin(k) or k, work) is not Role.PAYLOAD]
     return ours[0] if len(ours) == 1 else hint
-
-
-def is_ours(kind: Any) -> bool:
-    return isinstance(kind, type) and kind in ROLES
 
 
 def hints_of(function: Callable[..., Any]) -> dict[str, Any]:

@@ -5,12 +5,16 @@ import os
 import select
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from types import FrameType
 
 __all__ = ["stop_on_signals"]
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+SAME_SECONDS = 0.3
+"""Signals that come so close together are one: a terminal and `timeout` may each send it."""
 
 UNFINISHED = 5
 """The exit code of a process that did not come to its end, and was ended."""
@@ -29,7 +33,7 @@ def stop_on_signals(stop: Callable[[], None], *, seconds_max: float) -> Iterator
     if threading.current_thread() is not threading.main_thread():
         yield  # signals are the main thread's
         return
-    asked = False
+    asked_at: float | None = None
     ears, mouth = os.pipe()
     watch = threading.Thread(
         target=end_if_late, args=(ears, seconds_max), name="rowmq-signals", daemon=True
@@ -37,11 +41,14 @@ def stop_on_signals(stop: Callable[[], None], *, seconds_max: float) -> Iterator
     watch.start()
 
     def ask(number: int, _: FrameType | None) -> None:
-        nonlocal asked
-        if asked:
-            os.write(2, AT_ONCE)
-            os._exit(128 + number)
-        asked = True
+        nonlocal asked_at
+        now = time.monotonic()
+        if asked_at is not None:
+            if now - asked_at > SAME_SECONDS:
+                os.write(2, AT_ONCE)
+                os._exit(128 + number)
+            return
+        asked_at = now
         os.write(mouth, b".")
         stop()
 

@@ -88,10 +88,10 @@ def test_a_pace_that_cannot_be_kept_is_refused(wrong: dict[str, Any]) -> None:
     (name,) = wrong
     with pytest.raises(InvalidOption, match=name):
         pace(**wrong)
-    for decorate in (App(URL).worker, App(URL).subscriber):
-        options = {"group": "g"} if decorate.__name__ == "subscriber" else {}
-        with pytest.raises(InvalidOption, match=name):
-            decorate("somewhere", **options, **wrong)(handle)
+    with pytest.raises(InvalidOption, match=name):
+        App(URL).worker("q", **wrong)(handle)
+    with pytest.raises(InvalidOption, match=name):
+        App(URL).subscriber("t", group="g", **wrong)(handle)
 
 
 # --- handlers -----------------------------------------------------------------------------------
@@ -244,7 +244,7 @@ def test_what_does_not_run_has_no_client_and_is_not_healthy() -> None:
     app = App(URL)
     with pytest.raises(Closed, match="async with app"):
         _ = app.mq
-    assert app.health() == {"healthy": False, "status": "stopped"}
+    assert app.health() == {"healthy": False, "alive": True, "status": "stopped"}
     app.stop()  # which is nothing to complain of
 
 

@@ -1,5 +1,6 @@
 -- Text compares byte by byte here. AUTOINCREMENT: an id is never given twice, even after a delete.
 -- Narrow tables are clustered by their key; wide ones keep their rowid, so that appends stay appends.
+-- The columns of a key come first: SQLite 3.40 takes a clustered table for damaged otherwise.
 
 -- Topics: a partitioned log. A partition's row is its registry entry and its counter in one; it also
 -- knows the largest payload it ever had, so that a reader can bound its memory before it reads.
@@ -157,9 +158,9 @@ CREATE TABLE {jobs} (
 
 -- What can be claimed, in the order of claims, which its index is.
 CREATE TABLE {ready} (
+    lane_id    integer NOT NULL,
     due_at     integer NOT NULL,
     job_id     integer NOT NULL,
-    lane_id    integer NOT NULL,
     attempts   integer NOT NULL,
     deliveries integer NOT NULL,
     PRIMARY KEY (lane_id, due_at, job_id)
@@ -181,32 +182,32 @@ CREATE INDEX {prefix}locks_by_expiry ON {locks} (locked_until);
 -- Keys of live jobs. Lane and due time are those of the ready row, if the job is there.
 CREATE TABLE {job_keys} (
     queue_id integer NOT NULL,
+    job_key  text NOT NULL,
+    kind     text NOT NULL,
     job_id   integer NOT NULL,
     lane_id  integer NOT NULL,
     due_at   integer NOT NULL,
-    job_key  text NOT NULL,
-    kind     text NOT NULL,
     PRIMARY KEY (queue_id, job_key, kind)
 ) WITHOUT ROWID;
 
 -- A line is the jobs of one ordering key. Its head is ready or claimed; the others wait.
 CREATE TABLE {lines} (
     queue_id     integer NOT NULL,
+    ordering_key text NOT NULL,
     head_id      integer NOT NULL,
     head_lane    integer NOT NULL,
     head_order   integer NOT NULL,
     head_due     integer NOT NULL,
-    ordering_key text NOT NULL,
     PRIMARY KEY (queue_id, ordering_key)
 ) WITHOUT ROWID;
 
 CREATE TABLE {waiting} (
     queue_id     integer NOT NULL,
+    ordering_key text NOT NULL,
+    precedence   integer NOT NULL,
     due_at       integer NOT NULL,
     job_id       integer NOT NULL,
     lane_id      integer NOT NULL,
-    precedence   integer NOT NULL,
-    ordering_key text NOT NULL,
     PRIMARY KEY (queue_id, ordering_key, precedence, due_at, job_id)
 ) WITHOUT ROWID;
 
@@ -246,11 +247,11 @@ CREATE TABLE {job_errors} (
 -- free when its job is settled, or its lock is gone; 2 rate, which is free when its time has come.
 CREATE TABLE {permits} (
     queue_id integer NOT NULL,
+    purpose  integer NOT NULL,
+    number   integer NOT NULL,
     free_at  integer NOT NULL,
     token    integer NOT NULL DEFAULT 0,
     job_id   integer,
-    purpose  integer NOT NULL,
-    number   integer NOT NULL,
     PRIMARY KEY (queue_id, purpose, number)
 ) WITHOUT ROWID;
 
