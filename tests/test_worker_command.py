@@ -357,3 +357,52 @@ def test_a_name_cannot_write_lines_of_the_log(start: Start, folder: Path) -> Non
     worker.stop()
     assert "\\n12:00:00" in worker.log
     assert "\x1b" not in worker.log
+
+
+def pids_of(port: int) -> list[int]:
+    return [child["pid"] for child in ask(port)[1]["processes"]]
+
+
+def test_a_signal_to_all_processes_at_once_is_one_signal(
+    start: Start, mq: rowmq.RowMQ, port: int
+) -> None:
+    """As systemd sends it, to the parent and to the children that the parent asks, too."""
+    mq.queue("sleepy").put_many([1.0, 1.0])
+    worker = start("tasks:app", "--processes", "2", "--health", str(port))
+    worker.until(lambda: len(worker.sent) == 2 and len(mq.workers()) == 2)
+    for pid in [*pids_of(port), worker.process.pid]:
+        os.kill(pid, signal.SIGTERM)
+    assert worker.process.wait(SECONDS_MAX) == 0
+    assert mq.queue("sleepy").counts()["completed"] == 2, "they came to their end"
+    assert mq.workers() == []
+
+
+SLOW = """
+import time
+open("importing.txt", "a").close()
+time.sleep(1.0)
+from tasks import app
+"""
+
+
+def test_a_stop_before_the_start_is_not_forgotten(
+    start: Start, folder: Path, mq: rowmq.RowMQ
+) -> None:
+    (folder / "slow.py").write_text(SLOW)
+    mq.queue("emails").put("a")
+    worker = start("slow:app", "--processes", "2", "--graceful-timeout", "5")
+    worker.until((folder / "importing.txt").exists)
+    began = time.monotonic()
+    assert worker.stop() == 0
+    assert time.monotonic() - began < 5, worker.log
+    assert worker.sent == []
+
+
+def test_liveness_is_not_readiness(start: Start, mq: rowmq.RowMQ, port: int) -> None:
+    mq.queue("sleepy").put(3.0)
+    worker = start("tasks:app", "--health", str(port))
+    worker.until(lambda: worker.sent and ask(port)[0] == 200)
+    worker.process.send_signal(signal.SIGTERM)
+    worker.until(lambda: ask(port, "/readyz")[0] == 503)
+    assert ask(port, "/livez")[0] == 200, "nobody should kill it for that"
+    assert worker.process.wait(SECONDS_MAX) == 0

@@ -199,8 +199,7 @@ class Supervisor:
                 log.warning("worker process %d did not end, and is killed", child.number)
                 child.process.kill()
             child.process.wait()
-        codes = [child.process.returncode for child in living]
-        return max((code if code >= 0 else 128 - code for code in codes), default=0)
+        return max((exit_code(child.process.returncode) for child in living), default=0)
 
     @contextlib.contextmanager
     def _on_signals(self) -> Iterator[None]:
@@ -226,6 +225,13 @@ class Supervisor:
 
     def _pids(self) -> str:
         return ", ".join(str(child.process.pid) for child in self._children)
+
+
+def exit_code(returned: int) -> int:
+    """What a child's end means. One that SIGTERM has ended had not even begun."""
+    if returned >= 0:
+        return returned
+    return 0 if returned == -signal.SIGTERM else 128 - returned
 
 
 def live_with_parent(

@@ -1,7 +1,9 @@
 """`rowmq worker`: run an app's handlers."""
 
+import signal
 import sys
 from collections.abc import Collection
+from typing import NoReturn
 
 import click
 
@@ -107,6 +109,7 @@ def worker(
       rowmq worker shop.tasks:app --processes 4 --health 8080
       rowmq worker shop.tasks:app --queues emails,reports --log-format json
     """
+    signal.signal(signal.SIGTERM, leave)
     set_up_logs(log_format, log_level)
     found = load_app(app)
     found.configure(url=url, graceful_timeout=graceful_timeout)
@@ -125,6 +128,11 @@ def worker(
     )
     with serve_health(health, supervisor.health):
         sys.exit(supervisor.run())
+
+
+def leave(*_: object) -> NoReturn:
+    """A stop that comes before anything has begun."""
+    sys.exit(Code.OK)
 
 
 def run_here(

@@ -1,0 +1,1 @@
+"""Schedules: `mq.cron`, and the thread that makes their ticks."""
