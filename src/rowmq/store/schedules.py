@@ -191,7 +191,8 @@ class Schedules:
         moved = 0
         for schedule in map(schedule_of, found):
             next_at = next_after(schedule.spec.timing, schedule.now)
-            if next_at != schedule.next_at:
+            planned = schedule.next_at
+            if planned is not None and next_at is not None and planned > next_at:
                 as_it_was = (self.dialect.text(schedule.config_hash), schedule.next_at)
                 yield self._statement(
                     "schedules.set_right", MOVE, schedule.name, next_at, then=as_it_was
@@ -324,7 +325,9 @@ LIST = _SELECT + " ORDER BY name"
 
 AHEAD = _SELECT + " WHERE paused = 0 AND COALESCE(last_at, created_at) > {now}"
 
-MOVE = "UPDATE {schedules} SET next_at = ? WHERE name = ? AND config_hash = ? AND next_at = ?"
+MOVE = """
+    UPDATE {schedules} SET next_at = ?, last_at = NULL
+    WHERE name = ? AND config_hash = ? AND next_at = ?"""
 
 NAMES = "SELECT name FROM {schedules} ORDER BY name LIMIT ?"
 

@@ -17,9 +17,10 @@ from rowmq.store.workers import Running
 from rowmq.worker.buffer import Buffer
 from rowmq.worker.executor import Executor, Surroundings
 from rowmq.worker.handler import Handler
-from rowmq.worker.settler import Settler, wait_for
+from rowmq.worker.settler import Settler
 from rowmq.worker.sources import Source
 from rowmq.worker.unit import RELEASE, Unit, Verdict
+from rowmq.worker.waiting import wait_for
 
 __all__ = ["Crew", "go_on"]
 
@@ -27,6 +28,8 @@ log = logging.getLogger("rowmq")
 
 STALLED_SECONDS = 60.0
 """Who has fetched nothing for so long, not even in vain, or settled nothing, is not well."""
+
+BLOCKED_SECONDS = 0.001
 
 CANCEL_SECONDS = 1.0
 """How long a handler that is cancelled has to come to an end."""
@@ -169,6 +172,7 @@ class Crew:
         """Handle a unit, and see that it is settled, whatever happens."""
         verdict: Verdict | None = Verdict("nack", "the worker could not handle it; see its log")
         self._running.add(unit)
+        began = time.monotonic()
         try:
             verdict = await self._executor.execute(unit)
         except Exception:
@@ -178,6 +182,8 @@ class Crew:
             self.handled += 1
             if verdict is not None:
                 await self._settler.add(unit, verdict)
+            if time.monotonic() - began > BLOCKED_SECONDS:
+                await asyncio.sleep(0)  # it may not have let anybody else have a turn
 
     # --- for people -------------------------------------------------------------------------------
 

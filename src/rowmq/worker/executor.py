@@ -14,7 +14,7 @@ from zoneinfo import ZoneInfo
 from rowmq.client import AsyncRowMQ, RowMQ
 from rowmq.codec import said_by
 from rowmq.cron.options import FIRE_AT_HEADER
-from rowmq.errors import AlreadySettled, RowMQError, StaleLease
+from rowmq.errors import AlreadySettled, RowMQError, StaleLease, TransientError
 from rowmq.policy import AckPolicy
 from rowmq.queue.holding import AsyncLazyTransaction
 from rowmq.queue.job import AnyJob
@@ -27,13 +27,16 @@ from rowmq.worker.handler import Handler
 from rowmq.worker.injection import Role
 from rowmq.worker.sources import Source
 from rowmq.worker.threads import Threads
-from rowmq.worker.unit import ACK, Interrupted, Unit, Verdict, verdict_of
+from rowmq.worker.unit import ACK, RELEASE, Interrupted, Unit, Verdict, verdict_of
+from rowmq.worker.waiting import wait_for
 
 __all__ = ["Executor", "Middleware", "Surroundings"]
 
 log = logging.getLogger("rowmq")
 
 Middleware = Callable[[Context, Callable[[], Awaitable[Any]]], Awaitable[Any]]
+
+PUT_OFF_SECONDS = 1.0
 
 OURS = "rowmq.worker."
 
@@ -98,6 +101,8 @@ class Executor:
         problem = await unit.settles_done()
         if problem is not None and problem is not error:
             log.warning("handler %s: %r was not settled: %s", handler.name, unit.raw, problem)
+        if error is not None and is_blameless(unit, error):
+            return await self._put_off(unit, error)
         if error is not None:
             self._tell(unit, error)
         if unit.manual and (error is None or not unit.tentative):
@@ -139,6 +144,17 @@ class Executor:
             exc_info=None if expected else traced(error),
         )
 
+    async def _put_off(self, unit: Unit, error: BaseException) -> Verdict:
+        """Give a unit back at no cost, and wait a little: the next one would fare no better."""
+        log.warning(
+            "handler %s could not be run, or its transaction not be ended, for %r: %s",
+            self.handler.name,
+            unit.raw,
+            said_by(error),
+        )
+        await wait_for(self._around.stop_asked, PUT_OFF_SECONDS)
+        return RELEASE
+
     def _prospects(self, unit: Unit, error: BaseException) -> str:
         """What will become of what failed, in words."""
         limit = self.handler.attempts_max
@@ -170,11 +186,13 @@ class Executor:
     # --- calling the function ---------------------------------------------------------------------
 
     async def _call(self, unit: Unit) -> None:
+        unit.called = True
         context = self._context(unit)
         call: Callable[[], Awaitable[Any]] = partial(self._call_function, unit, context)
         for middleware in reversed(self._around.middleware):
             call = partial(middleware, context, call)
         await call()
+        unit.returned = True
 
     async def _call_function(self, unit: Unit, context: Context) -> Any:
         handler = self.handler
@@ -258,6 +276,14 @@ GIVERS: dict[Role, Callable[[Executor, Unit, Context], Any]] = {
     Role.FIRE_TIME: lambda executor, unit, _: fire_time_of(unit, executor.handler),
 }
 """What a parameter of a function is given, by its role."""
+
+
+def is_blameless(unit: Unit, error: BaseException) -> bool:
+    """Whether a unit failed by no fault of its handler: its transaction could not be begun, or not
+    be ended, because of the database.
+    """
+    outside = not unit.called or unit.returned
+    return outside and not unit.manual and isinstance(error, TransientError)
 
 
 def traced(error: BaseException) -> tuple[type[BaseException], BaseException, Any]:

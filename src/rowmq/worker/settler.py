@@ -1,7 +1,6 @@
 """Settles what handlers are done with, many in one transaction, while the next ones run."""
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections.abc import Iterable, Sequence
@@ -10,8 +9,9 @@ from rowmq.drivers.base import backoff_seconds
 from rowmq.errors import DatabaseError, RowMQError, TransientError
 from rowmq.worker.sources import Source
 from rowmq.worker.unit import Unit, Verdict
+from rowmq.worker.waiting import wait_for
 
-__all__ = ["Settler", "wait_for"]
+__all__ = ["Settler"]
 
 log = logging.getLogger("rowmq")
 
@@ -116,10 +116,3 @@ class Settler:
 def unsettled(batch: Sequence[Settled]) -> list[Settled]:
     """Those that are not settled yet."""
     return [(unit, verdict) for unit, verdict in batch if not unit.raw.settled]
-
-
-async def wait_for(event: asyncio.Event, seconds: float) -> None:
-    """Wait for an event, or for so long."""
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
-            await event.wait()

@@ -13,6 +13,7 @@ from rowmq.queue.core import EMPTY_LOOKS_MAX
 from rowmq.queue.queue import AsyncQueue
 from rowmq.queue.view import View
 from rowmq.queue.waiting import TaskWaiter
+from rowmq.subscriber.delivery import AsyncDelivery, let_go
 from rowmq.subscriber.options import Options
 from rowmq.subscriber.subscriber import AsyncSubscriber, hush
 from rowmq.worker.keeper import Keeper
@@ -60,6 +61,8 @@ class Source(ABC):
         """Units are settled, or lost: nothing is kept for them any more."""
         for unit in units:
             unit.finished = True
+            if isinstance(unit.raw, AsyncDelivery):
+                let_go(unit.raw)  # if it was not settled after all, it becomes visible in its time
 
     @abstractmethod
     async def close(self) -> None:

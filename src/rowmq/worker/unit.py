@@ -59,12 +59,14 @@ class Unit:
         "_settled",
         "_tasks",
         "began_at",
+        "called",
         "finished",
         "manual",
         "order",
         "over",
         "progress",
         "raw",
+        "returned",
         "straggler",
         "tentative",
         "tx",
@@ -86,6 +88,10 @@ class Unit:
             self.order = raw.message.key
         self.progress: Progress | None = None
         self.began_at = 0.0
+        self.called = False
+        """Whether its function was called at all."""
+        self.returned = False
+        """Whether that came to a good end."""
         self.manual = False
         """Whether its handler has settled it."""
         self.tentative = False
