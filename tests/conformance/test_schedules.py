@@ -179,6 +179,33 @@ async def test_a_changed_configuration_replaces_times_and_payload_at_once(
     assert [job.payload for job in await jobs(mq, "other")] == ["other"]
 
 
+async def test_a_change_of_the_times_keeps_a_tick_that_both_name_and_that_is_due(
+    mq: Any, clock: Clock
+) -> None:
+    await hourly(mq, payload="old")
+    clock.move(hours=1, seconds=1)  # a tick is due, and not yet made
+    outcome = await mq.cron.install("s", "*/30 * * * *", payload="new", queue="q", tend=False)
+    assert outcome is Outcome.UPDATED
+    assert await mq.cron.tend() == 1
+    assert [job.payload for job in await jobs(mq)] == ["new"]
+
+
+async def test_a_clock_that_was_wrong_and_is_set_right_silences_no_schedule(
+    mq: Any, clock: Clock
+) -> None:
+    await hourly(mq, catch_up="latest")
+    clock.move(days=365)
+    assert await mq.cron.tend() == 1  # as far as anybody can know, it was time
+    clock.move(days=-365)
+    made = await mq.cron.tend()  # which finds out
+    for _ in range(30):
+        clock.move(hours=1)
+        made += await mq.cron.tend()
+    assert made == 30
+    times = [job.headers["rowmq-fire-at"] for job in await jobs(mq)]
+    assert len(set(times)) == len(times) == 31
+
+
 async def test_a_change_of_the_payload_alone_loses_no_missed_tick(mq: Any, clock: Clock) -> None:
     await hourly(mq, payload="old")
     clock.move(hours=1, minutes=10)  # nobody was there

@@ -332,3 +332,20 @@ def test_two_runs_one_after_the_other_in_two_loops(tmp_path: Any) -> None:
             return str(app.health()["status"])
 
     assert [asyncio.run(once()) for _ in range(2)] == ["running", "running"]
+
+
+def test_the_schedules_of_an_app_with_a_name_are_its_own() -> None:
+    names = []
+    for app in (App(URL), App(URL, name="billing"), App(URL, name="shop")):
+
+        @app.cron("@daily")
+        def cleanup() -> None: ...
+
+        (handler,) = app.handlers
+        assert handler.timetable is not None
+        names.append((handler.name, handler.timetable.name, handler.source))
+    assert names == [
+        ("cleanup", "cleanup", "cron.cleanup"),
+        ("cleanup", "billing.cleanup", "cron.billing.cleanup"),
+        ("cleanup", "shop.cleanup", "cron.shop.cleanup"),
+    ]
