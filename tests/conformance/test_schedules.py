@@ -203,7 +203,7 @@ async def test_a_clock_that_was_wrong_and_is_set_right_silences_no_schedule(
         made += await mq.cron.tend()
     assert made == 30
     times = [job.headers["rowmq-fire-at"] for job in await jobs(mq)]
-    assert len(set(times)) == len(times) == 31
+    assert len(set(times)) == len(times) == 30, "the one of next year waits for its time"
 
 
 async def test_a_change_of_the_payload_alone_loses_no_missed_tick(mq: Any, clock: Clock) -> None:

@@ -1,7 +1,9 @@
 """Runs a worker's event loop: like `asyncio.run`, but a task that will not end cannot keep it."""
 
 import asyncio
-from collections.abc import Coroutine
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
 __all__ = ["run_loop"]
@@ -17,6 +19,7 @@ def run_loop(main: Coroutine[Any, Any, T]) -> T:
     loop = asyncio.new_event_loop()
     try:
         asyncio.set_event_loop(loop)
+        loop.set_default_executor(DaemonExecutor())
         result = loop.run_until_complete(main)
         loop.run_until_complete(end_tasks())
         loop.run_until_complete(loop.shutdown_asyncgens())
@@ -24,6 +27,26 @@ def run_loop(main: Coroutine[Any, Any, T]) -> T:
     finally:
         asyncio.set_event_loop(None)
         loop.close()
+
+
+class DaemonExecutor(ThreadPoolExecutor):
+    """Threads for `asyncio.to_thread` that do not outlive the process: Python waits for those of a
+    plain pool when it exits, however long they take.
+    """
+
+    def submit(self, function: Callable[..., T], /, *args: Any, **kwargs: Any) -> "Future[T]":
+        future: Future[T] = Future()
+
+        def work() -> None:
+            if not future.set_running_or_notify_cancel():
+                return
+            try:
+                future.set_result(function(*args, **kwargs))
+            except BaseException as error:  # noqa: BLE001 - it is raised where it is waited for
+                future.set_exception(error)
+
+        threading.Thread(target=work, name="rowmq-thread", daemon=True).start()
+        return future
 
 
 async def end_tasks() -> None:

@@ -23,8 +23,8 @@ __all__ = ["QueueSource", "Source", "TopicSource", "for_worker"]
 
 DOUBT_SECONDS = 0.05
 
-FETCH_SECONDS = 1.0
-"""How long a fetch waits for a first unit."""
+FETCH_SECONDS = 20.0
+"""How long a fetch waits for a first unit: a stop wakes it, and it is well all the time."""
 
 
 class Source(ABC):
