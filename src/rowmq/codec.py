@@ -20,6 +20,7 @@ __all__ = [
     "ERROR_CHARS_MAX",
     "Encoded",
     "Encoding",
+    "NoForm",
     "decode",
     "decode_headers",
     "encode",
@@ -37,6 +38,10 @@ class Encoding(IntEnum):
     BYTES = 0
     TEXT = 1
     JSON = 2
+
+
+class NoForm(TypeError):
+    """A type that nothing can be read as."""
 
 
 class Encoded(NamedTuple):
@@ -169,7 +174,7 @@ def _encode_foreign(value: Any) -> Any:
 def _decode_foreign(type: Any, value: Any) -> Any:
     if _is_pydantic_model(type):
         return type.model_validate_json(msgspec.json.encode(value))
-    raise TypeError(f"{type} has no JSON form")
+    raise NoForm(f"{type} has no JSON form")
 
 
 _encoder = msgspec.json.Encoder(enc_hook=_encode_foreign)

@@ -5,7 +5,7 @@ import secrets
 import socket
 from typing import Any
 
-from rowmq.codec import Encoding, decode
+from rowmq.codec import Encoding, NoForm, decode
 from rowmq.errors import InvalidOption, PayloadMismatch
 from rowmq.policy import RetryStrategy
 from rowmq.times import Duration, to_seconds
@@ -54,7 +54,8 @@ def check_type(type: Any) -> Any:
     try:
         decode(b"null", Encoding.JSON, type)
     except PayloadMismatch as error:
-        if isinstance(error.__cause__, TypeError):
+        cause = error.__cause__
+        if isinstance(cause, TypeError) or (cause and isinstance(cause.__cause__, NoForm)):
             raise InvalidOption(f"no payload can be read as type={type!r} ({error})") from error
     except Exception:  # noqa: BLE001, S110 - a type's own code may raise for this payload
         pass

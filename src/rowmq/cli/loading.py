@@ -1,7 +1,9 @@
 """Finds the app that `module:name` stands for."""
 
 import importlib
+import inspect
 import sys
+from collections.abc import Callable
 from difflib import get_close_matches
 from typing import Any
 
@@ -28,13 +30,31 @@ def load_app(target: str) -> rowmq.App:
     if "" not in sys.path:
         sys.path.insert(0, "")
     found = attribute_of(imported(module_name), name or DEFAULT_NAME)
-    if callable(found) and not isinstance(found, type):
-        found = found()
+    if inspect.isfunction(found):
+        found = made_by(found, target)
     if not isinstance(found, rowmq.App):
         raise click.UsageError(
             f"{visible(target)} is a {type(found).__name__}, and not a rowmq.App"
         )
     return found
+
+
+def made_by(factory: Callable[..., Any], target: str) -> Any:
+    """What a function makes that takes no arguments and is no handler."""
+    module = vars(sys.modules[factory.__module__])
+    apps = [value for value in module.values() if isinstance(value, rowmq.App)]
+    if any(handler.function is factory for app in apps for handler in app.handlers):
+        raise click.UsageError(
+            f"{visible(target)} is a handler: name the app that it was declared with"
+        )
+    needed = [
+        parameter
+        for parameter in inspect.signature(factory).parameters.values()
+        if parameter.default is parameter.empty
+    ]
+    if needed:
+        raise click.UsageError(f"{visible(target)} takes arguments, so it can make no app here")
+    return factory()
 
 
 def imported(name: str) -> Any:

@@ -20,6 +20,7 @@ from typing import Any
 import msgspec
 
 from rowmq.cli.failing import Code
+from rowmq.worker.signals import SAME_SECONDS
 
 __all__ = ["URL_VARIABLE", "Supervisor", "command_of", "live_with_parent"]
 
@@ -153,6 +154,7 @@ class Supervisor:
         self._graceful_timeout = graceful_timeout
         self._children: list[Child] = []
         self._signals: list[int] = []
+        self._asked_at = 0.0
         self._ears, self._mouth = os.pipe()
         os.set_blocking(self._mouth, False)
 
@@ -194,16 +196,25 @@ class Supervisor:
             if time.monotonic() > deadline:
                 break
             self._pause(0.05)
+        again = len(self._signals) > 1
         for child in living:
             if child.alive:
-                log.warning("worker process %d did not end, and is killed", child.number)
+                if not again:
+                    log.warning("worker process %d did not end, and is killed", child.number)
                 child.process.kill()
             child.process.wait()
+        if again:
+            log.warning("stopped at once; what was at work comes again after its time")
+            return 128 + self._signals[1]
         return max((exit_code(child.process.returncode) for child in living), default=0)
 
     @contextlib.contextmanager
     def _on_signals(self) -> Iterator[None]:
         def ask(number: int, _: FrameType | None) -> None:
+            now = time.monotonic()
+            if self._signals and now - self._asked_at < SAME_SECONDS:
+                return
+            self._asked_at = now
             self._signals.append(number)
             with contextlib.suppress(BlockingIOError):
                 os.write(self._mouth, b".")

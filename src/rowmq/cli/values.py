@@ -13,13 +13,14 @@ FOREVER = "forever"
 
 UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|[smhdw])")
+NUMBER = re.compile(r"[0-9]+(?:\.[0-9]+)?")
 
 SIZES = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 SIZES |= {"K": 1024, "M": 1024**2, "G": 1024**3, "KIB": 1024, "MIB": 1024**2, "GIB": 1024**3}
 
 
 class Duration(click.ParamType):  # type: ignore[type-arg]  # not in every click
-    """30s, 5m, 2h, 7d, 1h30m; and `forever`, where that means something."""
+    """30s, 5m, 2h, 7d, 1h30m, or seconds; and `forever`, where that means something."""
 
     name = "duration"
 
@@ -34,6 +35,8 @@ class Duration(click.ParamType):  # type: ignore[type-arg]  # not in every click
         text = str(value).strip().lower()
         if self.forever and text == FOREVER:
             return timedelta.max
+        if NUMBER.fullmatch(text):
+            text += "s"  # as in Python, where durations are seconds
         parts = PART.findall(text)
         if not parts or "".join(number + unit for number, unit in parts) != text:
             also = f", or {FOREVER}" if self.forever else ""

@@ -3,6 +3,7 @@
 import signal
 import sys
 from collections.abc import Collection
+from datetime import timedelta
 from typing import NoReturn
 
 import click
@@ -14,6 +15,7 @@ from rowmq.cli.health import Address, address_of, serve_health
 from rowmq.cli.loading import load_app
 from rowmq.cli.logs import FORMATS, LEVELS, set_up_logs
 from rowmq.cli.supervisor import URL_VARIABLE, Supervisor, command_of, live_with_parent
+from rowmq.cli.values import Duration
 
 __all__ = ["worker"]
 
@@ -60,12 +62,13 @@ def address(_: click.Context, __: click.Parameter, value: str | None) -> Address
     "--health",
     metavar="[HOST:]PORT",
     callback=address,
-    help="Answer /livez and /readyz there over HTTP: 200 or 503, and JSON.",
+    help="Answer /livez and /readyz there over HTTP. Without a host, to this machine only: "
+    "for probes from outside give 0.0.0.0:8080.",
 )
 @click.option(
     "--graceful-timeout",
-    type=click.FloatRange(min=0),
-    metavar="SECONDS",
+    type=Duration(),
+    metavar="DURATION",
     help="How long handlers have to end after SIGTERM, in place of the app's own.",
 )
 @click.option(
@@ -94,7 +97,7 @@ def worker(
     topics: Collection[str] | None,
     url: str | None,
     health: Address | None,
-    graceful_timeout: float | None,
+    graceful_timeout: timedelta | None,
     log_format: str,
     log_level: str,
 ) -> None:
@@ -117,7 +120,7 @@ def worker(
     if processes == 1:
         sys.exit(run_here(found, queues, topics, health))
     options = [f"--log-format={log_format}", f"--log-level={log_level}"]
-    options += [] if graceful_timeout is None else [f"--graceful-timeout={graceful_timeout}"]
+    options += [] if graceful_timeout is None else [f"--graceful-timeout={found.graceful_timeout}"]
     options += [] if queues is None else [f"--queues={','.join(queues)}"]
     options += [] if topics is None else [f"--topics={','.join(topics)}"]
     supervisor = Supervisor(

@@ -149,6 +149,8 @@ class App(Declaring):
         ends at once.
         """
         self._stop_asked = True
+        if self._runtime is not None:
+            self._runtime.stop_soon = True  # so that nothing is begun any more
         if self._loop is not None and self._stop is not None:
             with contextlib.suppress(RuntimeError):  # it has ended
                 self._loop.call_soon_threadsafe(self._stop.set)

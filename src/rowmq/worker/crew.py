@@ -158,10 +158,10 @@ class Crew:
     async def _work(self) -> None:
         while (unit := await self._buffer.take()) is not None:
             self._room.set()
-            if await self._source.is_ours(unit):
+            if not self._around.stopping and await self._source.is_ours(unit):
                 await self._execute(unit)
             else:
-                await self._settler.add(unit, RELEASE)  # if it is ours after all, others get it
+                self._give_back([unit])
             if unit.straggler is not None:
                 if self._around.stopping:
                     return

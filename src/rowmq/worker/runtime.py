@@ -8,7 +8,9 @@ import socket
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from enum import Enum
+from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import rowmq
 from rowmq.client import AsyncRowMQ, RowMQ, connect, connect_async, spare_of
@@ -90,6 +92,7 @@ class Runtime:
         self._sync: RowMQ | None = None
         self._hooked = False
         self.stop_asked = asyncio.Event()
+        self.stop_soon = False
         self.started_at = self._beat_at = time.monotonic()
         self._beating: asyncio.Task[None] | None = None
         self._stop_task: asyncio.Task[bool] | None = None
@@ -98,7 +101,8 @@ class Runtime:
 
     @property
     def stopping(self) -> bool:
-        return self.stop_asked.is_set()
+        """Whether it is to stop: true at once, while the event takes some turns of the loop."""
+        return self.stop_soon or self.stop_asked.is_set()
 
     def sync_client(self) -> RowMQ:
         """A client for handlers in threads."""
@@ -145,7 +149,8 @@ class Runtime:
         self._beating = asyncio.create_task(self._beat(), name="rowmq-beat")
         self.status = Status.RUNNING
         level = logging.INFO if self._handlers else logging.WARNING
-        log.log(level, "worker %s of app %r runs %s", self.name, self._app, self._summary())
+        told = (self.name, self._app, self._summary(), where(self._url))
+        log.log(level, "worker %s of app %r runs %s on %s", *told)
 
     async def stop(self, *, graceful: bool = True) -> bool:
         """Fetch no more, give back what was not begun, let handlers end, settle, leave. False if
@@ -258,7 +263,7 @@ class Runtime:
 
     def _summary(self) -> str:
         parts = [f"{handler.name} ({handler.source})" for handler in self._handlers]
-        return ", ".join(parts) or "no handlers"
+        return ", ".join(parts) or "no handlers (is the module imported that declares them?)"
 
     def _running(self) -> list[Running]:
         with contextlib.suppress(RuntimeError):  # the set has changed while it was copied
@@ -293,6 +298,15 @@ class Runtime:
             "stalled": stalled,
             "handlers": crews,
         }
+
+
+def where(url: str) -> str:
+    """A database for people to recognise, without its password."""
+    parts = urlsplit(url)
+    if parts.scheme.startswith("sqlite"):
+        path = unquote(parts.path.removeprefix("/"))
+        return f"SQLite, {Path(path).absolute()}" if path else "SQLite, in memory"
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
 async def called(hook: Hook) -> None:

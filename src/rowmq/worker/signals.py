@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from types import FrameType
 
-__all__ = ["stop_on_signals"]
+__all__ = ["SAME_SECONDS", "stop_on_signals"]
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
