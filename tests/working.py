@@ -50,10 +50,11 @@ async def outcome(mq: Any, source: str, name: str) -> str:
     """What became of the only job or message there is: done, dead, waiting, or at work."""
     if source == "queue":
         counts = await mq.queue(name).counts()
-        (state,) = [state for state, count in counts.items() if count]
-        return {"completed": "done", "failed": "dead", "processing": "at work"}.get(
-            state, "waiting"
-        )
+        states = [state for state, count in counts.items() if count]
+        if len(states) > 1:  # it was settled while it was looked for
+            return "at work"
+        names = {"completed": "done", "failed": "dead", "processing": "at work"}
+        return names.get(states[0], "waiting")
     rows = await mq.lag(name, "g")
     if any(row.in_flight for row in rows):
         return "at work"

@@ -8,7 +8,7 @@ A comment says which file, or which part of it, the code block after it shows:
     ```
 
 `python docs/extensions/examples.py` (part of `make format`) writes the blocks anew; with `--check`
-it only says which differ. Parts are marked in the files by `# part: name` and `# end: name`.
+it only says which differ. Parts are marked in the files by `# part name begins` and `ends`.
 """
 
 import re
@@ -22,14 +22,14 @@ BLOCK = re.compile(
     r"(?P<code>.*?)^```$",
     re.MULTILINE | re.DOTALL,
 )
-MARK = re.compile(r"^ *# (?:part|end): \w+\n", re.MULTILINE)
+MARK = re.compile(r"^ *# part \w+ (?:begins|ends)\n", re.MULTILINE)
 
 
 def code_of(file: str, part: str | None) -> str:
     """A file of examples/, or a part of it, without the marks."""
     text = (ROOT / "examples" / file).read_text()
     if part is not None:
-        wanted = rf"^ *# part: {part}\n(.*?)^ *# end: {part}$"
+        wanted = rf"^ *# part {part} begins\n(.*?)^ *# part {part} ends$"
         found = re.search(wanted, text, re.MULTILINE | re.DOTALL)
         if found is None:
             raise SystemExit(f"examples/{file} has no part {part!r}")

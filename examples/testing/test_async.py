@@ -3,7 +3,7 @@ from shop import Order, app
 from rowmq.testing import AsyncTestApp
 
 
-# part: async
+# part async begins
 async def test_an_order_is_billed() -> None:  # with pytest-asyncio, or anyio
     async with AsyncTestApp(app) as t:
         await t.publish("orders", Order(id=7, total=12.5))
@@ -11,4 +11,4 @@ async def test_an_order_is_billed() -> None:  # with pytest-asyncio, or anyio
         await t.drain()
 
         t.assert_enqueued("receipts", Order(id=7, total=12.5))
-        # end: async
+        # part async ends

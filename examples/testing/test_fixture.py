@@ -6,12 +6,12 @@ from shop import Order, app
 from rowmq.testing import AsyncTestApp
 
 
-# part: fixture
+# part fixture begins
 @pytest_asyncio.fixture
 async def t() -> AsyncIterator[AsyncTestApp]:
     async with AsyncTestApp(app) as t:
         yield t
-        # end: fixture
+        # part fixture ends
 
 
 async def test_an_order_is_billed(t: AsyncTestApp) -> None:

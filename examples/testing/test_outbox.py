@@ -8,7 +8,7 @@ import rowmq
 from rowmq.testing import Assertions, TestApp
 
 
-# part: outbox
+# part outbox begins
 def test_an_order_and_its_message_are_saved_together(rowmq_app: Callable[..., TestApp]) -> None:
     t = rowmq_app()  # no app: a database, a clock and assertions
     connection = sqlite3.connect(t.path)
@@ -22,12 +22,12 @@ def test_an_order_and_its_message_are_saved_together(rowmq_app: Callable[..., Te
         place(connection, t.mq, {"id": 8, "total": -1})
     t.assert_not_published("orders", lambda order: order["id"] == 8)
     connection.close()
-    # end: outbox
+    # part outbox ends
 
 
-# part: client
+# part client begins
 def test_with_a_client_of_your_own() -> None:
     with rowmq.connect("sqlite://") as mq:  # or your PostgreSQL, or MySQL
         mq.publish("orders", {"id": 7})
         Assertions(mq).assert_published("orders", {"id": 7}, count=1)
-        # end: client
+        # part client ends

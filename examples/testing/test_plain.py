@@ -5,7 +5,7 @@ from shop import Order, app
 from rowmq.testing import TestApp
 
 
-# part: plain
+# part plain begins
 class Billing(unittest.TestCase):
     def test_an_order_is_billed(self) -> None:
         with TestApp(app) as t:
@@ -13,4 +13,4 @@ class Billing(unittest.TestCase):
             handled = t.drain()
             self.assertEqual([one.handler for one in handled], ["bill"])
             t.assert_enqueued("receipts", count=1)
-            # end: plain
+            # part plain ends

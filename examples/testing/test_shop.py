@@ -10,7 +10,7 @@ from rowmq.testing import TestApp
 Start = Callable[..., TestApp]
 
 
-# part: first
+# part first begins
 def test_an_order_is_billed_and_its_receipt_is_sent_an_hour_later(rowmq_app: Start) -> None:
     t = rowmq_app(shop.app)
     t.publish("orders", Order(id=7, total=12.5))
@@ -25,10 +25,10 @@ def test_an_order_is_billed_and_its_receipt_is_sent_an_hour_later(rowmq_app: Sta
 
     t.assert_published("receipts-sent", {"order": 7})
     t.assert_not_enqueued("receipts")
-    # end: first
+    # part first ends
 
 
-# part: errors
+# part errors begins
 def test_a_refused_card_is_an_error_of_the_handler(rowmq_app: Start) -> None:
     t = rowmq_app(shop.app)
     t.publish("orders", Order(id=8, total=5000))
@@ -59,10 +59,10 @@ def test_a_card_that_works_again_is_billed(
 
     (handled,) = t.drain()
     assert (handled.handler, handled.attempt, handled.outcome) == ("bill", 2, "acked")
-    # end: errors
+    # part errors ends
 
 
-# part: schedules
+# part schedules begins
 def test_carts_are_cleared_every_night_at_three(rowmq_app: Start) -> None:
     t = rowmq_app(shop.app, now=datetime(2030, 1, 1, 12, tzinfo=UTC))
 
@@ -80,4 +80,4 @@ def test_after_an_outage_only_the_latest_night_is_caught_up_with(rowmq_app: Star
 
     t.assert_published("carts-cleared", {"day": "2030-01-06"})
     t.assert_published("carts-cleared", count=1)
-    # end: schedules
+    # part schedules ends

@@ -87,7 +87,7 @@ async def test_closing_takes_out_what_was_not_begun_and_tells_all_takers() -> No
     buffer.put(units)
     begun = await buffer.take()
     assert begun is units[0]
-    left = buffer.close(takers=3)
+    left: list[Any] = [*buffer.close(takers=3)]
     assert sorted(unit.number for unit in left) == [1, 2, 3, 4, 5, 6]
     assert [await buffer.take() for _ in range(3)] == [None] * 3
 

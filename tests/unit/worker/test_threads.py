@@ -36,20 +36,21 @@ async def test_an_error_that_no_future_takes_comes_back_as_another(threads: Thre
 
 async def test_there_are_never_more_than_allowed(threads: Threads) -> None:
     running, most, lock = set[int](), [0], threading.Lock()
-    release = threading.Event()
+    full, release = threading.Event(), threading.Event()
 
     def work() -> int:
         with lock:
             running.add(threading.get_ident())
             most[0] = max(most[0], len(running))
+            if len(running) == 3:
+                full.set()
         release.wait(5)
         with lock:
             running.discard(threading.get_ident())
         return threading.get_ident()
 
     calls = [threads.call(work) for _ in range(9)]
-    while most[0] < 3:
-        await asyncio.sleep(0.001)
+    assert await asyncio.to_thread(full.wait, 5)
     release.set()
     assert len(set(await asyncio.gather(*calls))) <= 3
     assert most[0] == 3

@@ -1,0 +1,330 @@
+"""How much a worker fetches, holds and settles at a time, and what it costs when idle."""
+
+import asyncio
+import threading
+import time
+from collections import Counter
+from typing import Any
+
+import pytest
+
+import rowmq
+from rowmq import Message
+from tests.choices import async_only
+from tests.consuming import eventually, statements
+from tests.databases import Database
+from tests.working import SOURCES, attach, new_app, on_one, on_two, put
+
+pytestmark = async_only
+
+
+def claimed(database: Database, source: str) -> int:
+    """How many are fetched and not settled."""
+    if source == "queue":
+        rows = database.execute("SELECT settled FROM rowmq_locks")
+        return sum(text(settled).count("0") for (settled,) in rows)
+    rows = database.execute(
+        "SELECT SUM(offset_delivered - offset_acked) FROM rowmq_offsets WHERE leased_by <> 0"
+    )
+    return int(rows[0][0] or 0)
+
+
+def text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+# --- fetching -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("pace", [(4, 1.5, 6), (1, 1.0, 1), (10, 2.0, 20)])
+@on_two
+async def test_never_more_is_fetched_ahead_than_was_said(
+    mq: Any, database: Database, source: str, pace: tuple[int, float, int]
+) -> None:
+    app = new_app(database)
+    batch, factor, ahead = pace
+    begun: list[int] = []
+    slots = asyncio.Semaphore(0)
+
+    async def handle(number: int) -> None:
+        begun.append(number)
+        await slots.acquire()
+
+    options: dict[str, Any] = {
+        "concurrency": 3,
+        "fetch_batch_size": batch,
+        "overfetch_factor": factor,
+    }
+    attach(app, source, "m", handle, **options)
+    await put(mq, source, "m", *range(60))
+    async with app:
+        await eventually(lambda: claimed(database, source) == 3 + ahead)
+        for turn in range(1, 4):
+            for _ in range(3):
+                slots.release()
+            await eventually(lambda: len(begun) == 3 + 3 * turn)  # noqa: B023 - waited for here
+            await eventually(lambda: claimed(database, source) == 3 + ahead)
+            await asyncio.sleep(0.05)
+            assert claimed(database, source) == 3 + ahead
+        for _ in range(60):
+            slots.release()
+        await eventually(lambda: len(begun) == 60)
+
+
+@on_two
+async def test_a_fetch_takes_as_many_as_was_said(mq: Any, database: Database) -> None:
+    app = new_app(database)
+    go_on = asyncio.Event()
+
+    @app.worker("q", concurrency=4, fetch_batch_size=5, overfetch_factor=3)
+    async def handle(_number: int) -> None:
+        await go_on.wait()
+
+    await put(mq, "queue", "q", *range(100))
+    async with app:
+        await eventually(lambda: claimed(database, "queue") == 4 + 15)
+        rows = database.execute("SELECT settled FROM rowmq_locks")
+        sizes = sorted(len(text(settled)) for (settled,) in rows)
+        assert max(sizes) == 5
+        go_on.set()
+
+
+@on_one
+async def test_the_least_time_between_fetches_is_kept(mq: Any, database: Database) -> None:
+    app = new_app(database)
+    begun: list[float] = []
+
+    @app.worker("q", fetch_batch_size=1, overfetch_factor=1, min_fetch_interval=0.1)
+    async def handle(_number: int) -> None:
+        begun.append(time.monotonic())
+
+    await put(mq, "queue", "q", *range(5))
+    async with app:
+        await eventually(lambda: len(begun) == 5)
+    assert begun[-1] - begun[0] > 0.38
+
+
+@on_one
+async def test_a_stop_does_not_wait_for_the_next_fetch(mq: Any, database: Database) -> None:
+    app = new_app(database)
+    begun: list[int] = []
+
+    @app.worker("q", min_fetch_interval=60)
+    async def handle(number: int) -> None:
+        begun.append(number)
+
+    await put(mq, "queue", "q", 1)
+    async with app:
+        await eventually(lambda: begun)
+        began = time.monotonic()
+    assert time.monotonic() - began < 5
+
+
+@pytest.mark.parametrize("source", SOURCES)
+async def test_what_comes_is_handled_soon(mq: Any, database: Database, source: str) -> None:
+    """Though the worker has had nothing to do for a while."""
+    app = new_app(database)
+    handled: dict[int, float] = {}
+
+    async def handle(number: int) -> None:
+        handled[number] = time.monotonic()
+
+    attach(app, source, "m", handle)
+    await put(mq, source, "m", 0)
+    async with app:
+        await eventually(lambda: 0 in handled)
+        for number in (1, 2, 3):
+            await asyncio.sleep(0.3)
+            began = time.monotonic()
+            if source == "queue":
+                await mq.queue("m").put(number)
+            else:
+                await mq.publish("m", number, key="k0")
+            await eventually(lambda: number in handled)  # noqa: B023 - it is waited for here
+            assert handled[number] - began < 1.0
+
+
+@pytest.mark.parametrize("source", SOURCES)
+async def test_a_worker_without_work_asks_little(mq: Any, database: Database, source: str) -> None:
+    """Where a put is not announced, it looks as often as max_fetch_interval says."""
+    app = new_app(database)
+    handled: list[int] = []
+
+    async def handle(number: int) -> None:
+        handled.append(number)
+
+    attach(app, source, "m", handle, max_fetch_interval=0.5)
+    await put(mq, source, "m", 0)
+    async with app:
+        await eventually(lambda: handled)
+        await asyncio.sleep(1.0)
+        with statements(app.mq) as seen:
+            await asyncio.sleep(2.0)
+        names = Counter(statement.name for statement in seen)
+    assert names.total() <= 24, names
+
+
+@on_one
+async def test_a_busy_worker_asks_no_more_than_it_must(mq: Any, database: Database) -> None:
+    """Fetches and settles are of many at a time."""
+    app = new_app(database)
+    handled: list[int] = []
+
+    @app.worker("q", concurrency=50)
+    async def handle(number: int) -> None:
+        handled.append(number)
+
+    await put(mq, "queue", "q", *range(1_000))
+    async with app:
+        with statements(app.mq) as seen:
+            await eventually(lambda: len(handled) == 1_000)
+    names = Counter(statement.name for statement in seen)
+    assert names["claims.take"] <= 100, names
+
+
+# --- settling -----------------------------------------------------------------------------------
+
+
+@on_two
+@pytest.mark.parametrize("source", SOURCES)
+async def test_settles_are_put_off_for_as_long_as_was_said_and_share_a_transaction(
+    mq: Any, database: Database, source: str
+) -> None:
+    app = new_app(database)
+    handled: list[int] = []
+
+    async def handle(number: int) -> None:
+        handled.append(number)
+        await asyncio.sleep(0.01)
+
+    attach(app, source, "m", handle, concurrency=2, fetch_batch_size=40, flush_interval=0.5)
+    await put(mq, source, "m", *range(40))
+    async with app:
+        await eventually(lambda: claimed(database, source) == 40)
+        with statements(app.mq) as seen:
+            await eventually(lambda: claimed(database, source) == 0)
+        names = Counter(statement.name for statement in seen)
+    settles = names["settles.ack"] + names["settles.lock"] + names["leases.advance"]
+    assert settles <= 4, names
+
+
+@on_one
+async def test_a_stop_does_not_wait_for_the_next_flush(mq: Any, database: Database) -> None:
+    app = new_app(database)
+    handled: list[int] = []
+
+    @app.worker("q", flush_interval=60)
+    async def handle(number: int) -> None:
+        handled.append(number)
+
+    await put(mq, "queue", "q", *range(5))
+    async with app:
+        await eventually(lambda: len(handled) == 5)
+        began = time.monotonic()
+    assert time.monotonic() - began < 5
+    assert (await mq.queue("q").counts())["completed"] == 5
+
+
+# --- locks and leases ---------------------------------------------------------------------------
+
+
+async def test_a_handler_may_take_longer_than_its_lock_and_its_visibility(
+    mq: Any, database: Database
+) -> None:
+    app, other = new_app(database), new_app(database)
+    handled: list[str] = []
+    go_on = threading.Event()
+
+    def job(_number: int) -> None:
+        handled.append("job")
+        go_on.wait(20)
+
+    async def message(_number: int) -> None:
+        handled.append("message")
+        await asyncio.to_thread(go_on.wait, 20)
+
+    for each in (app, other):
+        attach(each, "queue", "q", job, lock_timeout=0.3)
+        attach(each, "topic", "t", message, visibility=0.3, lease_duration=0.6)
+    await put(mq, "queue", "q", 1)
+    await put(mq, "topic", "t", 1)
+    async with app:
+        await eventually(lambda: len(handled) == 2)
+        async with other:
+            await asyncio.sleep(1.5)
+            go_on.set()
+    assert sorted(handled) == ["job", "message"]
+    assert (await mq.queue("q").counts())["completed"] == 1
+    assert sum(row.lag for row in await mq.lag("t", "g")) == 0
+
+
+async def test_what_waits_in_the_buffer_is_kept_too(mq: Any, database: Database) -> None:
+    """Though its turn comes long after its lock would have run out."""
+    app, other = new_app(database), new_app(database)
+    handled: list[tuple[str, int, int]] = []
+
+    def handler_of(name: str) -> Any:
+        async def handle(number: int, context: rowmq.Context) -> None:
+            handled.append((name, number, context.attempt))
+            await asyncio.sleep(0.25)
+
+        return handle
+
+    options = {"concurrency": 1, "fetch_batch_size": 6}
+    attach(app, "queue", "q", handler_of("q"), lock_timeout=0.4, **options)
+    attach(app, "topic", "t", handler_of("t"), visibility=0.4, **options)
+    await put(mq, "queue", "q", *range(6))
+    await mq.publish_many("t", [Message(payload=n, key="k") for n in range(6)])
+    attach(other, "queue", "q", handler_of("other"), lock_timeout=0.4)
+    attach(other, "topic", "t", handler_of("other"), visibility=0.4)
+    async with app:
+        await eventually(lambda: claimed(database, "queue") == 6)
+        async with other:
+            await eventually(lambda: len(handled) >= 12)
+    assert sorted(handled) == [(name, number, 1) for name in ("q", "t") for number in range(6)]
+
+
+@on_two
+async def test_the_keeper_leaves_what_is_settled(mq: Any, database: Database) -> None:
+    """A lock without jobs is not asked about any more."""
+    app = new_app(database)
+    handled: list[int] = []
+
+    @app.worker("q", lock_timeout=0.3)
+    async def handle(number: int) -> None:
+        handled.append(number)
+        if number == 3:
+            raise ValueError("no")
+
+    await put(mq, "queue", "q", *range(10))
+    async with app:
+        await eventually(lambda: len(handled) == 10)
+        await eventually(lambda: claimed(database, "queue") == 0)
+        with statements(app.mq) as seen:
+            await asyncio.sleep(0.6)
+        assert [s.name for s in seen if s.name.startswith("settles.")] == []
+        assert app._runtime is not None
+        assert app._runtime._keeper is not None
+        assert [kept.tokens for kept in app._runtime._keeper._kept.values()] == [{}]
+
+
+@on_two
+async def test_a_handler_can_see_that_its_job_was_lost(mq: Any, database: Database) -> None:
+    app = new_app(database)
+    seen: list[bool] = []
+    begun = asyncio.Event()
+
+    @app.worker("q", lock_timeout=0.3)
+    async def handle(_number: int, context: rowmq.Context) -> None:
+        seen.append(context.lost)
+        begun.set()
+        await eventually(lambda: context.lost)
+        seen.append(context.lost)
+
+    await mq.queue("q").put(1, key="k")
+    async with app:
+        await begun.wait()
+        database.execute("DELETE FROM rowmq_locks")
+        await eventually(lambda: len(seen) == 2)
+    assert seen == [False, True]
