@@ -51,7 +51,7 @@ async def outcome(mq: Any, source: str, name: str) -> str:
     if source == "queue":
         counts = await mq.queue(name).counts()
         states = [state for state, count in counts.items() if count]
-        if len(states) > 1:  # it was settled while it was looked for
+        if len(states) != 1:  # it was settled while it was looked for
             return "at work"
         names = {"completed": "done", "failed": "dead", "processing": "at work"}
         return names.get(states[0], "waiting")

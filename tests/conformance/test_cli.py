@@ -26,6 +26,31 @@ def test_migrate_makes_the_tables_of_an_empty_database(empty_database: Database)
     assert json_of(url, "topics") == []
 
 
+def test_what_sql_drops_leaves_nothing_behind(empty_database: Database) -> None:
+    before = everything(empty_database)
+    empty_database.execute("CREATE TABLE rowmq_of_another (n integer)")
+    answer(empty_database.url, "migrate")
+    answer(empty_database.url, "publish", "t", "1")
+    answer(empty_database.url, "jobs", "put", "q", "1")
+    assert len(everything(empty_database)) > 20
+    name = {"postgres": "postgresql"}.get(empty_database.dialect, empty_database.dialect)
+    for _ in range(2):  # it can be run again
+        for statement in answer(None, "sql", name, "--drop").splitlines():
+            empty_database.execute(statement)
+    assert everything(empty_database) - before == {"rowmq_of_another"}
+    answer(empty_database.url, "migrate")
+
+
+def everything(database: Database) -> set[str]:
+    """The names of what a database holds, but for what it keeps for itself."""
+    queries = {
+        "sqlite": "SELECT name FROM sqlite_master WHERE name NOT LIKE 'sqlite~_%' ESCAPE '~'",
+        "postgres": "SELECT relname FROM pg_class WHERE relnamespace = 'public'::regnamespace",
+        "mysql": "SELECT table_name FROM information_schema.tables WHERE table_schema = DATABASE()",
+    }
+    return {str(row[0]) for row in database.execute(queries[database.dialect])}
+
+
 def test_messages_are_published_followed_and_looked_at(url: str) -> None:
     answer(url, "publish", "orders", '{"id": 7}', "--key", "k", "--id", "order-7")
     assert (

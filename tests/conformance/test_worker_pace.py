@@ -13,6 +13,7 @@ from rowmq import Message
 from tests.choices import async_only
 from tests.consuming import eventually, statements
 from tests.databases import Database
+from tests.flavours import in_thread
 from tests.working import SOURCES, attach, new_app, on_one, on_two, put
 
 pytestmark = async_only
@@ -245,14 +246,14 @@ async def test_a_handler_may_take_longer_than_its_lock_and_its_visibility(
         await asyncio.to_thread(go_on.wait, 20)
 
     for each in (app, other):
-        attach(each, "queue", "q", job, lock_timeout=0.3)
-        attach(each, "topic", "t", message, visibility=0.3, lease_duration=0.6)
+        attach(each, "queue", "q", job, lock_timeout=0.7)
+        attach(each, "topic", "t", message, visibility=0.7, lease_duration=1.5)
     await put(mq, "queue", "q", 1)
     await put(mq, "topic", "t", 1)
     async with app:
         await eventually(lambda: len(handled) == 2)
         async with other:
-            await asyncio.sleep(1.5)
+            await asyncio.sleep(2)
             go_on.set()
     assert sorted(handled) == ["job", "message"]
     assert (await mq.queue("q").counts())["completed"] == 1
@@ -267,17 +268,17 @@ async def test_what_waits_in_the_buffer_is_kept_too(mq: Any, database: Database)
     def handler_of(name: str) -> Any:
         async def handle(number: int, context: rowmq.Context) -> None:
             handled.append((name, number, context.attempt))
-            await asyncio.sleep(0.25)
+            await asyncio.sleep(0.35)
 
         return handle
 
     options = {"concurrency": 1, "fetch_batch_size": 6}
-    attach(app, "queue", "q", handler_of("q"), lock_timeout=0.4, **options)
-    attach(app, "topic", "t", handler_of("t"), visibility=0.4, **options)
+    attach(app, "queue", "q", handler_of("q"), lock_timeout=1, **options)
+    attach(app, "topic", "t", handler_of("t"), visibility=1, **options)
     await put(mq, "queue", "q", *range(6))
     await mq.publish_many("t", [Message(payload=n, key="k") for n in range(6)])
-    attach(other, "queue", "q", handler_of("other"), lock_timeout=0.4)
-    attach(other, "topic", "t", handler_of("other"), visibility=0.4)
+    attach(other, "queue", "q", handler_of("other"), lock_timeout=1)
+    attach(other, "topic", "t", handler_of("other"), visibility=1)
     async with app:
         await eventually(lambda: claimed(database, "queue") == 6)
         async with other:
@@ -328,3 +329,30 @@ async def test_a_handler_can_see_that_its_job_was_lost(mq: Any, database: Databa
         database.execute("DELETE FROM rowmq_locks")
         await eventually(lambda: len(seen) == 2)
     assert seen == [False, True]
+
+
+@on_two
+async def test_what_was_being_fetched_while_the_loop_was_blocked_is_not_done_twice(
+    mq: Any, database: Database
+) -> None:
+    """Its lock may have run out before anybody knew of it: then it is another worker's."""
+    app, other = new_app(database), new_app(database)
+    handled: Counter[int] = Counter()
+
+    @app.worker("q", concurrency=4, fetch_batch_size=1, lock_timeout=0.7)
+    async def blocking(number: int) -> None:
+        handled[number] += 1
+        time.sleep(1.4)  # noqa: ASYNC251 - that is what is tried
+
+    @other.worker("q", concurrency=2, fetch_batch_size=1, lock_timeout=0.7)
+    async def quick(number: int) -> None:
+        handled[number] += 1
+        await asyncio.sleep(0.1)
+
+    await put(mq, "queue", "q", *range(25))
+    running = asyncio.create_task(in_thread(other.run))
+    async with app:
+        await eventually(lambda: len(handled) == 25)
+        other.stop()
+        await running
+    assert handled == dict.fromkeys(range(25), 1)

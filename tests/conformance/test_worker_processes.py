@@ -317,7 +317,6 @@ def test_a_death_loses_nothing_and_repeats_only_what_may_be(fleet: Fleet) -> Non
         worker.wait_until("end", 5, each["name"])
     worker.kill()
     other = fleet.start(*handlers, *firsts)
-    assert len(worker.payloads("begin")) > len(worker.payloads("end"))
     for name in QUEUES + TOPICS:
         fleet.wait_until_done(name)
         ended = fleet.times("end", name)

@@ -9,6 +9,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import psycopg
+import pymysql
 import pytest
 
 import rowmq
@@ -19,7 +21,7 @@ from rowmq.drivers.sqlite import SQLiteSession
 from tests.choices import async_only, on_servers
 from tests.conformance.test_faults import cut_connections
 from tests.consuming import eventually
-from tests.databases import Database
+from tests.databases import Database, MySQLDatabase, SQLiteDatabase
 from tests.working import (
     AT_ONCE,
     LATER,
@@ -478,3 +480,122 @@ async def test_a_settle_in_a_transaction_of_its_own_that_is_rolled_back_was_none
     async with app:
         await eventually(lambda: len(seen) == 2, seconds=10)
         await eventually(lambda: outcome_is(mq, source, "done"))
+
+
+# --- transactions of the handler's own ----------------------------------------------------------
+
+
+def own_connection(database: Database) -> Any:
+    """A connection of a sync driver, outside of RowMQ."""
+    if isinstance(database, MySQLDatabase):
+        return pymysql.connect(**database.options(), ssl_disabled=True)
+    if isinstance(database, SQLiteDatabase):
+        return sqlite3.connect(database.path)
+    return psycopg.connect(database.url)
+
+
+@of_both_sources
+@pytest.mark.parametrize("commits", [True, False], ids=["commit", "rollback"])
+async def test_a_sync_handler_can_settle_in_a_connection_of_its_own(
+    mq: Any, database: Database, source: str, *, commits: bool
+) -> None:
+    app = new_app(database)
+    handled: list[int] = []
+
+    def handle(unit: Any) -> None:
+        handled.append(unit.attempt)
+        with contextlib.closing(own_connection(database)) as connection:
+            connection.cursor().execute("INSERT INTO own_effects VALUES (1)")
+            unit.ack(connection=connection)
+            if len(handled) == 1 and not commits:
+                connection.rollback()
+                raise ValueError("undone")
+            connection.commit()
+
+    def job(unit: rowmq.Job[int]) -> None:
+        handle(unit)
+
+    def message(unit: rowmq.Delivery[int]) -> None:
+        handle(unit)
+
+    attach(app, source, "m", job if source == "queue" else message, retry=AT_ONCE)
+    await put(mq, source, "m", 1)
+    async with app:
+        await eventually(lambda: outcome_is(mq, source, "done"))
+    assert handled == ([1] if commits else [1, 2])
+    assert effects(database) == [1]
+
+
+@on_two
+@of_both_sources
+async def test_a_sync_handler_can_settle_in_a_transaction_of_its_client(
+    mq: Any, database: Database, source: str
+) -> None:
+    app = new_app(database)
+    handled: list[int] = []
+
+    def handle(unit: Any, client: rowmq.RowMQ) -> None:
+        handled.append(unit.attempt)
+        with client.transaction() as tx:
+            tx.execute(INSERT, [len(handled)])
+            unit.ack(connection=tx)
+            if len(handled) == 1:
+                raise ValueError("undone")
+
+    def job(unit: rowmq.Job[int], client: rowmq.RowMQ) -> None:
+        handle(unit, client)
+
+    def message(unit: rowmq.Delivery[int], client: rowmq.RowMQ) -> None:
+        handle(unit, client)
+
+    attach(app, source, "m", job if source == "queue" else message, retry=AT_ONCE)
+    await put(mq, source, "m", 1)
+    async with app:
+        await eventually(lambda: outcome_is(mq, source, "done"))
+    assert handled == [1, 2]
+    assert effects(database) == [2]
+
+
+@on_two
+async def test_a_sync_handlers_transaction_is_not_its_clients(mq: Any, database: Database) -> None:
+    app = new_app(database)
+    told: list[str] = []
+
+    @app.worker("q", transactional=True)
+    def handle(client: rowmq.RowMQ, tx: rowmq.Transaction) -> None:
+        for act in (
+            lambda: client.publish("out", 1, connection=tx),
+            lambda: client.queue("out").put(1, connection=tx),
+        ):
+            try:
+                act()
+            except errors.InvalidInput as error:
+                told.append(str(error))
+        tx.publish("out", 2)
+
+    await put(mq, "queue", "q", 1)
+    async with app:
+        await eventually(lambda: app.health()["handlers"][0]["handled"])
+    assert len(told) == 2
+    assert all("tx.publish()" in text for text in told)
+    assert [m.payload for m in await mq.read("out")] == [2]
+
+
+@on_one
+@of_both_sources
+async def test_a_sync_handler_can_settle_by_its_context(
+    mq: Any, database: Database, source: str
+) -> None:
+    app = new_app(database)
+
+    def handle(context: rowmq.Context) -> None:
+        unit = context.job or context.delivery
+        assert unit is not None
+        assert unit.attempt == context.attempt == 1
+        unit.reject(error="by its context")
+
+    attach(app, source, "m", handle)
+    await put(mq, source, "m", 1)
+    async with app:
+        await eventually(lambda: errors_of(mq, source, "m"))
+    assert await errors_of(mq, source, "m") == ["by its context"]

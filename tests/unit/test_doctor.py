@@ -468,7 +468,10 @@ def test_only_a_refusal_is_taken_for_a_missing_right(cause: Exception | None, de
 @pytest.mark.parametrize(
     ("seconds", "said"),
     [
+        (0.0000247, "less than 0.1 ms"),
         (0.0004, "0.4 ms"),
+        (0.00062, "0.6 ms"),
+        (0.1348, "135 ms"),
         (1, "1 s"),
         (90, "90 s"),
         (300, "5 min"),

@@ -3,6 +3,7 @@
 from typing import Any
 
 import click
+from rich.text import Text
 
 import rowmq
 from rowmq.cli import names, options
@@ -13,12 +14,13 @@ from rowmq.cli.options import Database, confirm
 from rowmq.cli.showing import (
     emit,
     facts,
-    lines_of,
     out,
     payload_fields,
     plural,
     pulse,
+    show_payload,
     table,
+    visible_lines,
 )
 from rowmq.cli.topics import find_topic
 from rowmq.errors import PayloadMismatch
@@ -47,6 +49,7 @@ def dlq() -> None:
     that group, and to no other.
 
     For example:
+      rowmq dlq
       rowmq dlq orders
       rowmq dlq show orders order-8
       rowmq dlq redrive orders --group billing
@@ -55,7 +58,7 @@ def dlq() -> None:
 
 
 @dlq.command()
-@click.argument("topic", shell_complete=names.topics)
+@click.argument("topic", required=False, shell_complete=names.topics)
 @of_group
 @click.option(
     "--limit",
@@ -66,23 +69,46 @@ def dlq() -> None:
 )
 @options.database
 @options.as_json
-def ls(database: Database, topic: str, *, group: str | None, limit: int, as_json: bool) -> None:
-    """List the dead letters of a TOPIC, oldest first.
+def ls(
+    database: Database, topic: str | None, *, group: str | None, limit: int, as_json: bool
+) -> None:
+    """List the dead letters of a TOPIC, or of all, oldest first.
 
     For example:
+      rowmq dlq ls
       rowmq dlq ls orders --group billing
     """
     with database.open() as mq:
-        check(mq, topic, group)
-        letters = letters_of(mq, topic, group, limit)
+        if topic is None:
+            letters = letters_of_all(mq, group, limit)
+        else:
+            check(mq, topic, group)
+            letters = letters_of(mq, topic, group, limit)
     if as_json:
         emit([letter_fields(letter) for letter in letters])
         return
     rows = [
-        (x.failed_at, x.group, x.message.key, x.message.id, x.attempts, x.error) for x in letters
+        (
+            letter.message.id,
+            letter.message.topic if topic is None else None,
+            letter.group,
+            letter.message.key,
+            letter.failed_at,
+            letter.attempts,
+            letter.error,
+        )
+        for letter in letters
     ]
-    columns = ("failed", "group", "key", "id", "tries", "error")
-    table(columns, rows, empty=f"topic {topic!r} has no dead letters")
+    none = "there are no dead letters" if topic is None else f"topic {topic!r} has no dead letters"
+    table(("id", "topic", "group", "key", "failed", "tries", "error"), rows, empty=none)
+
+
+def letters_of_all(mq: rowmq.RowMQ, group: str | None, limit: int) -> list[rowmq.DeadLetter[Any]]:
+    """The oldest letters of all topics."""
+    letters = [
+        letter for topic in mq.topics() for letter in letters_of(mq, topic.name, group, limit)
+    ]
+    return sorted(letters, key=lambda letter: letter.failed_at)[:limit]
 
 
 def check(mq: rowmq.RowMQ, topic: str, group: str | None) -> None:
@@ -148,10 +174,10 @@ def show(database: Database, topic: str, id: str, *, group: str | None, as_json:
             for name, value in letter_fields(letter).items()
             if name not in hidden
         }
+        shown["error"] = None if letter.error is None else Text(visible_lines(letter.error))
         headers = {f"header {name}": value for name, value in letter.message.headers.items()}
         facts(shown | headers)
-        out().print()
-        out().print(lines_of(letter.message.payload), soft_wrap=True)
+        show_payload(letter.message.payload)
 
 
 def some(

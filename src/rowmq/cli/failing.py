@@ -80,6 +80,8 @@ def explain(error: Exception, *, as_json: bool) -> int:
 
 def story_of(error: Exception) -> tuple[int, str, str]:
     """The exit code of an error, what it is called, and what it says."""
+    if isinstance(error, click.MissingParameter):  # click lists choices on lines of their own
+        return Code.USAGE, "UsageError", " ".join(error.format_message().split())
     if isinstance(error, click.UsageError):
         return Code.USAGE, "UsageError", error.format_message()
     if isinstance(error, click.ClickException):

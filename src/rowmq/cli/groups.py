@@ -12,7 +12,7 @@ from rowmq.cli.options import Database, confirm
 from rowmq.cli.showing import emit, out, plural, table, visible
 from rowmq.cli.topics import find_topic
 
-__all__ = ["find_group", "groups"]
+__all__ = ["find_group", "groups", "groups_of", "no_groups"]
 
 
 @click.group(cls=Section)
@@ -20,6 +20,7 @@ def groups() -> None:
     """List, create or drop a topic's consumer groups.
 
     For example:
+      rowmq groups
       rowmq groups orders
       rowmq groups create orders billing --start latest
       rowmq groups drop orders billing
@@ -27,25 +28,50 @@ def groups() -> None:
 
 
 @groups.command()
-@click.argument("topic", shell_complete=names.topics)
+@click.argument("topic", required=False, shell_complete=names.topics)
 @options.database
 @options.as_json
-def ls(database: Database, topic: str, *, as_json: bool) -> None:
-    """List the consumer groups of a TOPIC.
+def ls(database: Database, topic: str | None, *, as_json: bool) -> None:
+    """List the consumer groups of a TOPIC, or of all.
 
     For example:
+      rowmq groups ls
       rowmq groups ls orders
     """
     with database.open() as mq:
-        found = mq.groups(topic)
-        if not found:
-            find_topic(mq, topic)
+        found = groups_of(mq, topic)
     if as_json:
         emit([group_fields(group) for group in found])
         return
-    rows = [(g.name, g.subscribers, g.lag, g.expired, g.start, g.created_at) for g in found]
-    columns = ("group", "subscribers", "lag", "expired", "start", "created")
-    table(columns, rows, empty=f"topic {topic!r} has no groups: subscribing makes one")
+    rows = [
+        (
+            group.name,
+            group.topic if topic is None else None,
+            group.subscribers,
+            group.lag,
+            group.expired,
+            group.start,
+            group.created_at,
+        )
+        for group in found
+    ]
+    columns = ("group", "topic", "subscribers", "lag", "expired", "start", "created")
+    table(columns, rows, empty=no_groups(topic))
+
+
+def groups_of(mq: rowmq.RowMQ, topic: str | None) -> list[rowmq.GroupInfo]:
+    """The groups of a topic, which must be there, or of all topics."""
+    if topic is None:
+        return [group for info in mq.topics() for group in mq.groups(info.name)]
+    found = mq.groups(topic)
+    if not found:
+        find_topic(mq, topic)
+    return found
+
+
+def no_groups(topic: str | None) -> str:
+    none = "there are no groups yet" if topic is None else f"topic {topic!r} has no groups"
+    return f"{none}: subscribing makes one"
 
 
 def group_fields(group: rowmq.GroupInfo) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from datetime import timedelta
+from shlex import quote
 from typing import Any
 
 import click
@@ -20,14 +21,15 @@ from rowmq.cli.showing import (
     emit,
     err,
     facts,
-    lines_of,
     moment,
     out,
     payload_fields,
     plural,
     pulse,
+    show_payload,
     table,
     visible,
+    visible_lines,
 )
 from rowmq.cli.sources import (
     BATCH,
@@ -90,7 +92,9 @@ def ls(
     """
     with database.open() as mq:
         find_queue(mq, queue)
-        found = look(mq.queue(queue), state, key, limit)
+        handle = mq.queue(queue)
+        found = look(handle, state, key, limit)
+        empty = "" if found else none_of(handle, state, key)
     if as_json:
         emit([job_fields(job) for job in found])
         return
@@ -110,9 +114,8 @@ def ls(
         "finished" if state in FINISHED else "due",
         "error" if state == "failed" else "payload",
     )
-    none = "" if state == "all" else f" {state}"
     columns = ("id", "state", when, "prio", "tries", "key", what)
-    table(columns, rows, empty=f"queue {queue!r} has no{none} jobs")
+    table(columns, rows, empty=empty)
     if len(rows) >= limit:
         err().print(f"the first {limit}; there may be more: --limit", style="dim")
 
@@ -131,6 +134,18 @@ def look(queue: rowmq.Queue[Any], state: str, key: str | None, limit: int) -> li
     if state == "all" and len(found) < limit:
         found += queue.archive(limit=limit - len(found))
     return found
+
+
+def none_of(queue: rowmq.Queue[Any], state: str, key: str | None) -> str:
+    """That there are no such jobs, and where there are others."""
+    if key is not None:
+        return f"queue {queue.name!r} has no live job with the key {key!r}"
+    none = f"queue {queue.name!r} has no{'' if state == 'all' else f' {state}'} jobs"
+    counts = queue.counts()
+    others = [f"{counts[other]:,} {other}" for other in (*LIVE, *FINISHED) if counts[other]]
+    if not others:
+        return none
+    return f"{none}, but {', '.join(others)}: rowmq jobs {quote(queue.name)} --state all"
 
 
 def job_fields(job: rowmq.Job[Any]) -> dict[str, Any]:
@@ -181,20 +196,19 @@ def show(database: Database, queue: str, id: int, *, as_json: bool) -> None:
         if name not in ("payload", "encoding", "headers", "id") and value is not None
     }
     shown["state"] = job.state
+    shown["error"] = None if job.error is None else Text(visible_lines(job.error))
     shown |= {f"header {name}": value for name, value in job.headers.items()}
     for error in errors:
-        shown[f"attempt {error.attempt}"] = f"{moment(error.failed_at)} {error.error or 'no error'}"
+        why = visible_lines(error.error or "no error")
+        shown[f"attempt {error.attempt}"] = Text(f"{moment(error.failed_at)} {why}")
     facts({"job": str(job.id)} | shown)
-    out().print()
-    out().print(lines_of(job.payload), soft_wrap=True)
+    show_payload(job.payload)
 
 
 @jobs.command()
 @click.argument("queue", shell_complete=names.queues)
 @click.argument("payloads", metavar="[PAYLOAD]...", nargs=-1)
-@click.option(
-    "--file", "-f", "files", multiple=True, metavar="F", help="Read lines of a file; - is stdin."
-)
+@options.files
 @click.option("--delay", type=DURATION, help="Due after so long: 30s, 5m, 2h.")
 @click.option("--at", type=MOMENT, help="Due at a time: 2026-03-01T09:30:00Z.")
 @click.option("--priority", type=int, default=0, show_default=True, help="Higher is done first.")
@@ -220,8 +234,8 @@ def put(
 ) -> None:
     """Put jobs into a QUEUE from arguments, files or stdin.
 
-    A PAYLOAD is JSON, or else text. Files, and stdin if it is no terminal, have a JSON value to a
-    line; 1,000 are put at a time.
+    A PAYLOAD is JSON, or else text; what begins with { or [ must be JSON. Files, and stdin if it is
+    no terminal, have a JSON value to a line; 1,000 are put at a time.
 
     For example:
       rowmq jobs put emails '{"to": "ann"}' --delay 5m --priority 3

@@ -12,19 +12,19 @@ from rich.text import Text
 import rowmq
 from rowmq.cli import names, options
 from rowmq.cli.commands import Command
-from rowmq.cli.groups import find_group
+from rowmq.cli.groups import find_group, groups_of, no_groups
 from rowmq.cli.options import Database
 from rowmq.cli.showing import Cell, Screen, emit, err, out, table_of, visible
-from rowmq.cli.topics import find_topic
 from rowmq.cli.values import DURATION
 
 __all__ = ["lag"]
 
-Rows = dict[str, list[rowmq.LagInfo]]
+Rows = dict[tuple[str, str], list[rowmq.LagInfo]]
+"""The partitions of groups, by topic and group."""
 
 
 @click.command(cls=Command)
-@click.argument("topic", shell_complete=names.topics)
+@click.argument("topic", required=False, shell_complete=names.topics)
 @click.argument("group", required=False, shell_complete=names.groups)
 @click.option("--partitions", is_flag=True, help="A row for each key, and not only for each group.")
 @click.option("--watch", is_flag=True, help="Show it again and again, until Ctrl-C.")
@@ -35,7 +35,7 @@ Rows = dict[str, list[rowmq.LagInfo]]
 @options.as_json
 def lag(
     database: Database,
-    topic: str,
+    topic: str | None,
     group: str | None,
     *,
     partitions: bool,
@@ -45,10 +45,11 @@ def lag(
 ) -> None:
     """Show how far consumer groups are behind.
 
-    The lag is the number of messages that a group has not acked; those in flight are delivered and
-    not settled.
+    Those of a TOPIC, or of all. The lag is the number of messages that a group has not acked; those
+    in flight are delivered and not settled.
 
     For example:
+      rowmq lag
       rowmq lag orders
       rowmq lag orders billing --partitions
       rowmq lag orders --watch --interval 5s
@@ -67,15 +68,13 @@ def lag(
         watch_live(screen, topic, rows, again, partitions=partitions)
 
 
-def look(mq: rowmq.RowMQ, topic: str, group: str | None) -> Rows:
+def look(mq: rowmq.RowMQ, topic: str | None, group: str | None) -> Rows:
     """The partitions of each group."""
-    if group is not None:
-        find_group(mq, topic, group)
-        return {group: mq.lag(topic, group)}
-    found = [info.name for info in mq.groups(topic)]
-    if not found:
-        find_topic(mq, topic)
-    return {name: mq.lag(topic, name) for name in found}
+    if topic is not None and group is not None:
+        found = [find_group(mq, topic, group)]
+    else:
+        found = groups_of(mq, topic)
+    return {(info.topic, info.name): mq.lag(info.topic, info.name) for info in found}
 
 
 def every(interval: timedelta, action: Callable[[], Rows]) -> Callable[[], Rows]:
@@ -89,46 +88,55 @@ def every(interval: timedelta, action: Callable[[], Rows]) -> Callable[[], Rows]
 
 
 def watch_live(
-    screen: Screen, topic: str, rows: Rows, again: Callable[[], Rows], *, partitions: bool
+    screen: Screen, topic: str | None, rows: Rows, again: Callable[[], Rows], *, partitions: bool
 ) -> None:
     """Show it in one place of the terminal, until Ctrl-C."""
     from rich.live import Live  # noqa: PLC0415 - most runs need none
 
     with Live(console=screen, auto_refresh=False) as live:
         while True:
-            now = Text(f"{datetime.now(UTC):%H:%M:%SZ}  topic {visible(topic)}", "dim")
-            live.update(Group(now, shown(rows, partitions=partitions)), refresh=True)
+            about = "all topics" if topic is None else f"topic {visible(topic)}"
+            now = Text(f"{datetime.now(UTC):%H:%M:%SZ}  {about}", "dim")
+            live.update(Group(now, shown(topic, rows, partitions=partitions)), refresh=True)
             rows = again()
 
 
-def show(topic: str, rows: Rows, *, partitions: bool, as_json: bool) -> None:
+def show(topic: str | None, rows: Rows, *, partitions: bool, as_json: bool) -> None:
     if as_json:
-        emit({"topic": topic, "groups": [fields(name, rows[name]) for name in rows]})
+        topics = [topic] if topic is not None else sorted({name for name, _ in rows})
+        told = [topic_fields(name, rows) for name in topics]
+        emit(told if topic is None else told[0])
     elif rows:
-        out().print(shown(rows, partitions=partitions))
+        out().print(shown(topic, rows, partitions=partitions))
     else:
-        err().print((visible(f"topic {topic!r} has no groups: subscribing makes one"), "dim"))
+        err().print((visible(no_groups(topic)), "dim"))
 
 
-def shown(rows: Rows, *, partitions: bool) -> RenderableType:
-    """A table of groups, or of their partitions."""
+def shown(topic: str | None, rows: Rows, *, partitions: bool) -> RenderableType:
+    """A table of groups, or of their partitions; with their topics, unless one was named."""
+    titled = [((name, None if topic else of), found) for (of, name), found in rows.items()]
     if not partitions:
-        columns = ("group", "partitions", "lag", "in flight", "subscribers")
-        return table_of(columns, [summary(name, rows[name]) for name in rows])
+        columns = ("group", "topic", "partitions", "lag", "in flight", "subscribers")
+        return table_of(columns, [(*title, *summary(found)) for title, found in titled])
     return table_of(
-        ("group", "key", "acked", "last", "lag", "in flight", "owner"),
+        ("group", "topic", "key", "acked", "last", "lag", "in flight", "owner"),
         [
-            (name, r.key, r.offset_acked, r.last_offset, r.lag, r.in_flight, r.owner)
-            for name, found in rows.items()
+            (*title, r.key, r.offset_acked, r.last_offset, r.lag, r.in_flight, r.owner)
+            for title, found in titled
             for r in found
         ],
     )
 
 
-def summary(name: str, rows: list[rowmq.LagInfo]) -> tuple[Cell, ...]:
+def summary(rows: list[rowmq.LagInfo]) -> tuple[Cell, ...]:
     owners = {row.owner for row in rows if row.owner is not None}
     total, in_flight = sum(row.lag for row in rows), sum(row.in_flight for row in rows)
-    return name, len(rows), total, in_flight, len(owners)
+    return len(rows), total, in_flight, len(owners)
+
+
+def topic_fields(topic: str, rows: Rows) -> dict[str, Any]:
+    found = [fields(name, rows[of, name]) for of, name in rows if of == topic]
+    return {"topic": topic, "groups": found}
 
 
 def fields(name: str, rows: list[rowmq.LagInfo]) -> dict[str, Any]:

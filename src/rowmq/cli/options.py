@@ -10,6 +10,7 @@ from urllib.parse import unquote, urlsplit
 
 import click
 import msgspec
+from click.shell_completion import CompletionItem
 
 import rowmq
 from rowmq.cli.failing import Declined, NotFound
@@ -21,6 +22,7 @@ __all__ = [
     "confirm",
     "database",
     "dry_run",
+    "files",
     "prefix",
     "schema",
     "url",
@@ -72,6 +74,22 @@ yes = click.option("--yes", "-y", is_flag=True, help="Do it without asking.")
 dry_run = click.option("--dry-run", is_flag=True, help="Say what would happen, and do nothing.")
 
 
+def file_names(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Has the shell complete the names of files, which it does best."""
+    return [CompletionItem(incomplete, type="file")]
+
+
+files = click.option(
+    "--file",
+    "-f",
+    "files",
+    multiple=True,
+    metavar="F",
+    shell_complete=file_names,
+    help="Read lines of a file; - is stdin.",
+)
+
+
 class Database(msgspec.Struct, frozen=True):
     """The database that a command works on."""
 
@@ -98,10 +116,7 @@ class Database(msgspec.Struct, frozen=True):
         """
         path = None if create else self.missing_file
         if path is not None:
-            raise NotFound(
-                f"there is no file {visible(path)}: rowmq migrate makes it, and so does the first "
-                f"message or job"
-            )
+            raise no_file(path)
         # Few statements run twice in a command, and without preparing them PgBouncer is no matter.
         with rowmq.connect(
             self.url,
@@ -111,6 +126,19 @@ class Database(msgspec.Struct, frozen=True):
             prepared_statements=False,
         ) as mq:
             yield mq
+
+
+def no_file(path: str) -> NotFound:
+    folder = Path(path).parent
+    if not folder.is_dir():
+        return NotFound(
+            f"there is no file {visible(path)}, and no folder {visible(str(folder))} for it: make "
+            f"that, or correct the URL"
+        )
+    return NotFound(
+        f"there is no file {visible(path)}: rowmq migrate makes it, and so does the first message "
+        f"or job"
+    )
 
 
 def database(function: F) -> F:

@@ -70,9 +70,7 @@ class Marks(msgspec.Struct, frozen=True):
 @click.command(cls=Command)
 @click.argument("topic", shell_complete=names.topics)
 @click.argument("payloads", metavar="[PAYLOAD]...", nargs=-1)
-@click.option(
-    "--file", "-f", "files", multiple=True, metavar="F", help="Read lines of a file; - is stdin."
-)
+@options.files
 @click.option("--key", help="The key: messages with the same one keep their order.")
 @click.option("--id", help="The id: the same key and id twice is one message.")
 @click.option(
@@ -97,9 +95,10 @@ def publish(
 ) -> None:
     """Publish messages from arguments, files or stdin.
 
-    A PAYLOAD is JSON, or else text. Files, and stdin if it is no terminal, have a JSON value to a
-    line. They are published 1,000 at a time; a line that is wrong is named, and nothing of its
-    batch is published. With --envelope, what rowmq tail --json printed can be published again.
+    A PAYLOAD is JSON, or else text; what begins with { or [ must be JSON. Files, and stdin if it is
+    no terminal, have a JSON value to a line. They are published 1,000 at a time; a line that is
+    wrong is named, and nothing of its batch is published. With --envelope, what rowmq tail --json
+    printed can be published again.
 
     For example:
       rowmq publish orders '{"id": 7}' --key customer-42 --id order-7

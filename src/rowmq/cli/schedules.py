@@ -1,6 +1,7 @@
 """`rowmq schedules`: what fires by itself, and when."""
 
 from datetime import datetime
+from difflib import get_close_matches
 from typing import Any
 
 import click
@@ -14,16 +15,20 @@ from rowmq.cli.showing import (
     Cell,
     compact,
     emit,
+    err,
     facts,
-    lines_of,
     marked,
     out,
     payload_fields,
+    show_payload,
     table,
     visible,
 )
 
 __all__ = ["schedules"]
+
+OF_APPS = "cron."
+"""What the queues begin with that schedules of apps put their jobs into."""
 
 named = click.argument("name", shell_complete=names.schedules)
 
@@ -65,10 +70,12 @@ def ls(database: Database, name: str | None, *, as_json: bool) -> None:
 
 def find_schedule(mq: rowmq.RowMQ, name: str) -> rowmq.ScheduleInfo:
     """A schedule that must be there."""
-    for info in mq.cron.list():
-        if info.name == name:
-            return info
-    raise NotFound(f"there is no schedule {name!r}: rowmq schedules lists them")
+    found = {info.name: info for info in mq.cron.list()}
+    if name in found:
+        return found[name]
+    near = get_close_matches(name, found, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else "rowmq schedules lists them"
+    raise NotFound(f"there is no schedule {name!r}: {hint}")
 
 
 def target(info: rowmq.ScheduleInfo) -> str:
@@ -100,8 +107,7 @@ def show(info: rowmq.ScheduleInfo, *, as_json: bool) -> None:
         }
     )
     if info.function is None:
-        out().print()
-        out().print(lines_of(info.payload), soft_wrap=True)
+        show_payload(info.payload)
 
 
 def schedule_fields(info: rowmq.ScheduleInfo) -> dict[str, Any]:
@@ -138,6 +144,7 @@ def pause(database: Database, name: str, *, as_json: bool) -> None:
       rowmq schedules pause reports
     """
     with database.open() as mq:
+        find_schedule(mq, name)
         mq.cron.pause(name)
     done("paused", name, as_json=as_json)
 
@@ -155,6 +162,7 @@ def resume(database: Database, name: str, *, as_json: bool) -> None:
       rowmq schedules resume reports
     """
     with database.open() as mq:
+        find_schedule(mq, name)
         mq.cron.resume(name)
     done("resumed", name, as_json=as_json)
 
@@ -167,6 +175,9 @@ def resume(database: Database, name: str, *, as_json: bool) -> None:
 def rm(database: Database, name: str, *, yes: bool, as_json: bool) -> None:
     """Remove a schedule. What its ticks have made stays.
 
+    One that an app declares, with @app.cron, is installed again when the app starts next: take it
+    out of the app first, or pause it, which lasts.
+
     For example:
       rowmq schedules rm reports
     """
@@ -175,6 +186,10 @@ def rm(database: Database, name: str, *, yes: bool, as_json: bool) -> None:
         confirm(f"Schedule {name!r}, {info.description}, will be removed.", yes=yes)
         mq.cron.remove(name)
     done("removed", name, as_json=as_json)
+    if info.queue == f"{OF_APPS}{name}" and not as_json:
+        err().print(
+            ("an app that declares it installs it again when it starts; to pause it lasts", "dim")
+        )
 
 
 @schedules.command()
@@ -190,6 +205,7 @@ def run(database: Database, name: str, *, as_json: bool) -> None:
       rowmq schedules run reports
     """
     with database.open() as mq:
+        find_schedule(mq, name)
         fired = mq.cron.run(name)
     done("ran", name, as_json=as_json, fire_at=fired)
 
@@ -204,7 +220,7 @@ def done(what: str, name: str, *, as_json: bool, **more: Any) -> None:
 @schedules.command(name="next")
 @named
 @click.option(
-    "--count", type=click.IntRange(1, 1000), default=5, show_default=True, help="How many."
+    "--count", "-n", type=click.IntRange(1, 1000), default=5, show_default=True, help="How many."
 )
 @options.database
 @options.as_json
@@ -217,6 +233,7 @@ def upcoming_times(database: Database, name: str, *, count: int, as_json: bool) 
       rowmq schedules next reports --count 10
     """
     with database.open() as mq:
+        find_schedule(mq, name)
         found = mq.cron.next(name, count)
     if as_json:
         emit({"schedule": name, "next": found})

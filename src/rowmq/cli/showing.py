@@ -14,7 +14,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from enum import Enum
-from itertools import compress
 from typing import Any, NoReturn
 
 import click
@@ -22,6 +21,8 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+from rowmq.cli.fitting import Column, FittedTable
 
 __all__ = [
     "Cell",
@@ -39,10 +40,12 @@ __all__ = [
     "payload_fields",
     "plural",
     "pulse",
+    "show_payload",
     "size",
     "table",
     "table_of",
     "visible",
+    "visible_lines",
 ]
 
 WIDE = 10_000
@@ -65,6 +68,11 @@ def visible(text: str) -> str:
         char if char.isprintable() or unicodedata.category(char) == "Zs" else escaped(char)
         for char in text
     )
+
+
+def visible_lines(text: str) -> str:
+    """The same over several lines: line breaks stay, where nothing else can be taken for them."""
+    return "\n".join(visible(line) for line in text.split("\n"))
 
 
 def escaped(char: str) -> str:
@@ -140,23 +148,20 @@ def cell(value: Cell) -> Text:
     return shown
 
 
-def table_of(columns: Sequence[str], rows: Iterable[Sequence[Cell]]) -> Table:
+def table_of(columns: Sequence[str], rows: Iterable[Sequence[Cell]]) -> FittedTable:
     """A table: numbers to the right; where it is too wide, texts are cut and numbers are not.
     Columns without any value are left out.
     """
     rows = list(rows)
-    used = [any(row[place] not in (None, "") for row in rows) for place in range(len(columns))]
-    columns = list(compress(columns, used))
-    rows = [list(compress(row, used)) for row in rows]
-    made = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
+    made = []
     for place, name in enumerate(columns):
         values = [row[place] for row in rows]
+        if all(value in (None, "") for value in values):
+            continue
         number = any(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
         fixed = number or any(isinstance(v, datetime | timedelta | Enum) for v in values)
-        made.add_column(name, justify="right" if number else "left", no_wrap=fixed)
-    for row in rows:
-        made.add_row(*map(cell, row))
-    return made
+        made.append(Column(name, list(map(cell, values)), fixed=fixed, number=number))
+    return FittedTable(made)
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[Cell]], *, empty: str) -> None:
@@ -196,8 +201,8 @@ UNITS = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
 def duration(value: timedelta) -> str:
     """A duration as it can be given to an option: 7d, 1h30m, 0.5s."""
     seconds = value.total_seconds()
-    if seconds < 1:
-        return f"{seconds:g}s"
+    if seconds < 60:
+        return f"{seconds:.3g}s"
     left, parts = round(seconds), []
     for unit, length in UNITS.items():
         count, left = divmod(left, length)
@@ -207,11 +212,11 @@ def duration(value: timedelta) -> str:
 
 
 def size(count: int) -> str:
-    """A number of bytes as it can be given to an option: 64KiB, 1MiB."""
+    """A number of bytes, exactly, as it can be given to an option: 64 KiB, 1 MiB."""
     for unit, length in (("GiB", 1024**3), ("MiB", 1024**2), ("KiB", 1024)):
         if count >= length and count % length == 0:
-            return f"{count // length}{unit}"
-    return f"{count}B"
+            return f"{count // length} {unit}"
+    return f"{count} bytes"
 
 
 def plural(count: int, noun: str) -> str:
@@ -233,7 +238,15 @@ def lines_of(payload: Any) -> str:
         return repr(payload)
     if not isinstance(payload, str):
         payload = msgspec.json.format(msgspec.json.encode(payload), indent=2).decode()
-    return "\n".join(visible(line) for line in payload.split("\n"))
+    return visible_lines(payload)
+
+
+def show_payload(payload: Any) -> None:
+    """Print a payload below what else was told."""
+    screen = out()
+    screen.print()
+    screen.print(("payload", "bold"))
+    screen.print(lines_of(payload), soft_wrap=True)
 
 
 # --- JSON -----------------------------------------------------------------------------------------

@@ -182,10 +182,15 @@ def parse_json(line: bytes) -> Any:
 
 
 def parse_argument(text: bytes) -> Any:
-    """An argument: JSON if it is, else text."""
+    """An argument: JSON if it is, else text; but what begins as JSON was meant to be some."""
     try:
         return msgspec.json.decode(text)
-    except (msgspec.MsgspecError, RecursionError):
+    except (msgspec.MsgspecError, RecursionError) as error:
+        if text.lstrip().startswith((b"{", b"[")):
+            raise ValueError(
+                f"this begins as JSON, and is none ({error}); put all of it into single quotes, or "
+                f"send it as text with --raw"
+            ) from None
         return parse_text(text)
 
 

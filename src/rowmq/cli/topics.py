@@ -85,7 +85,9 @@ def show_topic(
 
 
 def kept(info: rowmq.TopicInfo) -> str:
-    return "forever" if info.retention is None else duration(info.retention)
+    """How long messages stay, where somebody collects them."""
+    limit = "" if info.retention is None else f", {duration(info.retention)} at most"
+    return f"until acked{limit}"
 
 
 def topic_fields(info: rowmq.TopicInfo) -> dict[str, Any]:

@@ -57,8 +57,9 @@ class Shown:
 
 
 def since(moment: datetime, now: datetime) -> str:
-    """How long ago it was, by this machine's clock, which may be a little behind."""
-    return f"{duration(max(now - moment, timedelta()))} ago"
+    """How long ago it was, in seconds of this machine's clock, which may be a little behind."""
+    seconds = round((now - moment).total_seconds())
+    return f"{duration(timedelta(seconds=seconds))} ago" if seconds > 0 else "now"
 
 
 def show_running(found: list[rowmq.WorkerInfo]) -> None:

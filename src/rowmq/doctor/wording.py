@@ -20,8 +20,10 @@ _VALUES_OF_MYSQL = re.compile(
 
 def duration(seconds: float) -> str:
     """A time as people say it: 0.4 ms, 12 s, 5 min, 3 h, 4 days."""
+    if seconds < 0.0001:
+        return "less than 0.1 ms"
     if seconds < 1:
-        return f"{seconds * 1000:.3g} ms"
+        return f"{round(seconds * 1000, 1 if seconds < 0.01 else 0):g} ms"
     for unit, length in (("days", 86_400), ("h", 3_600), ("min", 60)):
         if seconds >= 2 * length:
             return f"{seconds / length:.0f} {unit}"

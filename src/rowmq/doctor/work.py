@@ -171,7 +171,7 @@ def judge_subscribers(found: Sequence[StaleSubscriber], case: Case) -> Iterator[
                 **details,
             )
     if not stale:
-        yield case.ok("no lease has run out that nobody took over")
+        yield case.ok("no lease is past its end")
 
 
 def judge_locks(found: Sequence[LockState], case: Case) -> Iterator[Finding]:
@@ -192,7 +192,7 @@ def judge_locks(found: Sequence[LockState], case: Case) -> Iterator[Finding]:
             expired_seconds=age,
         )
     if not old:
-        yield case.ok("no lock of a job has run out that was not given back")
+        yield case.ok("no claimed job is past the end of its lock")
 
 
 def judge_stuck_jobs(found: Sequence[StuckJob], case: Case) -> Iterator[Finding]:

@@ -4,6 +4,7 @@ import json
 import os
 import pty
 import select
+import signal
 import subprocess
 import sys
 import time
@@ -90,6 +91,12 @@ class Terminal:
             assert time.monotonic() < deadline, self.shown
             assert self._read(), f"ended without {text!r}: {self.shown}"
         return self.shown
+
+    def interrupt(self) -> None:
+        """Ctrl-C, once more if it came before anybody waited for what is typed."""
+        self.process.send_signal(signal.SIGINT)
+        while not select.select([self.ours], [], [], 1.0)[0]:
+            self.process.send_signal(signal.SIGINT)
 
     def type(self, text: str) -> None:
         os.write(self.ours, text.encode())

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -113,6 +114,38 @@ def test_jobs_are_listed_alive_or_all(url: str, emails: dict[str, int]) -> None:
     assert json_of(url, "jobs", "emails", "--key", "nothing") == []
     assert "no such address" in answer(url, "jobs", "emails", "--state", "failed")
     assert invoke(url, "jobs", "nothing").exit_code == 3
+
+
+def test_where_no_jobs_are_alive_it_is_said_which_others_there_are(
+    url: str, mq: rowmq.RowMQ
+) -> None:
+    queue = mq.queue("emails")
+    queue.put_many(["a", "b", "c"])
+    done, *failed = queue.try_poll_many(3)
+    done.ack()
+    for job in failed:
+        job.reject(error="bad")
+    told = invoke(url, "jobs", "emails").stderr
+    assert "no live jobs, but 1 completed, 2 failed: rowmq jobs emails --state all" in told
+    assert "no live job with the key 'k'" in invoke(url, "jobs", "emails", "--key", "k").stderr
+    queue.prune(older_than=0, state=rowmq.State.FAILED)
+    queue.prune(older_than=0)
+    assert invoke(url, "jobs", "emails").stderr == "queue 'emails' has no live jobs\n"
+
+
+def test_errors_and_text_are_shown_line_by_line_and_act_on_no_terminal(
+    url: str, mq: rowmq.RowMQ
+) -> None:
+    queue = mq.queue("q")
+    queue.put("first\n\x1b[31msecond")
+    job = queue.try_poll()
+    assert job is not None
+    job.reject(error="1 validation error\n  id\n    missing\x1b[2J\r")
+    shown = answer(url, "jobs", "show", "q", str(job.id))
+    assert ["error", "1", "validation", "error"] in lines(shown)
+    assert ["id"] in lines(shown)
+    assert ["missing\\x1b[2J\\r"] in lines(shown)
+    assert shown.endswith("\npayload\nfirst\n\\x1b[31msecond\n")
 
 
 def test_a_job_is_shown(url: str, emails: dict[str, int]) -> None:
@@ -271,7 +304,7 @@ def test_schedules_are_listed_and_looked_at(url: str) -> None:
         {"a": 1},
     )
     assert datetime.fromisoformat(told["next_at"]) > datetime.now(UTC)
-    assert '"a": 1' in answer(url, "schedules", "reports")
+    assert 'payload\n{\n  "a": 1\n}' in answer(url, "schedules", "reports")
     assert invoke(url, "schedules", "nothing").exit_code == 3
 
 
@@ -281,7 +314,8 @@ def test_schedules_tell_when_they_fire(url: str) -> None:
     times = [datetime.fromisoformat(time) for time in told["next"]]
     assert len(times) == 3
     assert times == sorted(times)
-    assert "02:00:00" in answer(url, "schedules", "next", "reports")
+    shown = answer(url, "schedules", "next", "reports", "-n", "2")
+    assert shown.count("02:00:00") == 2
 
 
 @pytest.mark.usefixtures("reports")
@@ -294,15 +328,38 @@ def test_schedules_are_paused_resumed_run_and_removed(url: str, mq: rowmq.RowMQ)
     assert json_of(url, "schedules", "run", "reports")["ran"]
     assert [job.payload for job in mq.queue("reports").live()] == [{"a": 1}]
     assert invoke(url, "schedules", "rm", "reports").exit_code == 2
-    assert answer(url, "schedules", "rm", "reports", "--yes") == "removed reports\n"
+    removed = invoke(url, "schedules", "rm", "reports", "--yes")
+    assert (removed.exit_code, removed.stdout, removed.stderr) == (0, "removed reports\n", "")
     assert mq.cron.list() == []
+
+
+async def test_removing_the_schedule_of_an_app_says_that_it_comes_back(url: str) -> None:
+    app = rowmq.App(url)
+
+    @app.cron("0 2 * * *")
+    async def nightly() -> None:
+        """Never runs here."""
+
+    async with app:
+        removed = invoke(url, "schedules", "rm", "nightly", "--yes")
+    assert removed.stdout == "removed nightly\n"
+    assert "installs it again when it starts" in removed.stderr
+    async with app:
+        assert json_of(url, "schedules", "rm", "nightly", "--yes")["removed"]
 
 
 @pytest.mark.parametrize("verb", ["pause", "resume", "run", "next", "rm"])
 def test_a_schedule_that_is_not_there_is_not_found(url: str, verb: str) -> None:
     answer(url, "migrate")
     more = ["--yes"] if verb == "rm" else []
-    assert invoke(url, "schedules", verb, "nothing", *more).exit_code == 3
+    result = invoke(url, "schedules", verb, "nothing", *more)
+    assert result.exit_code == 3
+    assert "rowmq schedules lists them" in result.stderr
+
+
+@pytest.mark.usefixtures("reports")
+def test_a_schedule_that_was_misspelt_is_answered_with_one(url: str) -> None:
+    assert "did you mean 'reports'?" in invoke(url, "schedules", "pause", "report").stderr
 
 
 def test_there_are_no_workers(url: str) -> None:
@@ -337,6 +394,7 @@ async def test_workers_are_listed_with_what_they_are_at(url: str) -> None:
     assert (running["source"], running["key"], running["progress"]) == ("emails", "k", 0.4)
     assert running["note"] == "reading\x1b[31m"
     assert "alive" in shown
+    assert re.search(r" (now|[0-9]+s ago) +(now|[0-9]+s ago) *\n", shown)
     assert "40% reading\\x1b[31m" in table
 
 

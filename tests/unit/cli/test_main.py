@@ -77,6 +77,23 @@ def test_help_names_every_command_under_a_heading(flag: str) -> None:
         assert len(line) <= 80
 
 
+def test_without_a_command_the_help_is_shown_line_by_line() -> None:
+    result = invoke(None)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr == answer(None, "--help")
+
+
+@pytest.mark.parametrize(
+    ("words", "choices"),
+    [(["completion"], "bash, zsh, fish"), (["sql"], "postgresql, mysql, mariadb, sqlite")],
+)
+def test_a_missing_choice_is_answered_with_all_of_them(words: list[str], choices: str) -> None:
+    result = invoke(None, *words)
+    assert result.exit_code == 2
+    assert result.stderr.endswith(f". Choose from: {choices}\n")
+    assert json.loads(invoke(None, *words, "--json").stderr)["message"].endswith(choices)
+
+
 def test_help_tells_what_exit_codes_mean() -> None:
     shown = answer(None, "--help")
     for code, story in CODES.items():
@@ -154,6 +171,13 @@ def test_what_looks_at_a_file_that_is_not_there_makes_none(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+    result = invoke(url_of(tmp_path / "typo"), "topics")
+    assert result.exit_code == 3
+    assert f"no folder {tmp_path / 'typo'} for it" in result.stderr
+    assert "migrate" not in result.stderr
+
+
 @pytest.mark.parametrize("words", [["topics"], ["queues"], ["gc"]], ids=" ".join)
 def test_what_looks_at_a_file_of_another_program_makes_no_tables(
     tmp_path: Path, words: list[str]
@@ -177,6 +201,16 @@ def test_sql_prints_the_schema_and_nothing_else(database: str) -> None:
     assert shown == rowmq.schema_sql(database, prefix="other_")
     shown = answer(None, "sql", database, "--json")
     assert json.loads(shown) == {"database": database, "sql": rowmq.schema_sql(database)}
+
+
+@pytest.mark.parametrize("database", ["postgresql", "mysql", "mariadb", "sqlite"])
+def test_sql_drops_every_table_that_it_makes(database: str) -> None:
+    made = rowmq.schema_sql(database, prefix="other_").count("CREATE TABLE ")
+    shown = answer(None, "sql", database, "--drop", "--prefix", "other_").splitlines()
+    assert len(shown) == made > 20
+    assert all(line.startswith("DROP TABLE IF EXISTS ") for line in shown)
+    assert "other_migrations" in shown[-1]
+    assert json.loads(answer(None, "sql", database, "--drop", "--json"))["sql"].count("DROP")
 
 
 def test_sql_takes_a_schema() -> None:

@@ -88,6 +88,37 @@ def test_a_table_that_is_too_wide_cuts_texts_and_no_numbers() -> None:
         assert line.count("…") == 2
 
 
+JOBS = ("queue", "pending", "processing", "retryable", "completed", "failed")
+
+
+@pytest.mark.parametrize("width", [120, 60, 40])
+def test_a_narrow_screen_cuts_headers_before_names_and_numbers(width: int) -> None:
+    rows = [("emails", 0, 1_234, 0, 5, 6), ("a queue whose name goes on", 0, 0, 0, 0, 0)]
+    header, first, second = rendered(table_of(JOBS, rows), width)
+    assert max(map(len, (header, first, second))) <= width
+    assert first.split() == ["emails", "0", "1,234", "0", "5", "6"]
+    assert second.startswith("a queue")
+    assert [word.startswith("fai") for word in header.split()][-1]
+
+
+def test_what_has_no_room_is_left_out_times_first_and_said_so() -> None:
+    at = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+    rows = [("order-7", "billing", at, 3, "no such product")]
+    made = table_of(("id", "group", "failed", "tries", "error"), rows)
+    assert "2026-01-02 03:04:05Z" in rendered(made, 60)[1]
+    header, row = rendered(made, 40)
+    assert header.split() == ["id", "group", "tries", "error", "…"]
+    assert row.split()[:3] == ["order-7", "billing", "3"]
+    assert max(len(header), len(row)) <= 40
+
+
+@pytest.mark.parametrize("width", [1, 5, 10, 18])
+def test_the_name_of_a_row_is_shown_however_narrow_it_is(width: int) -> None:
+    at = datetime(2026, 1, 2, tzinfo=UTC)
+    made = table_of(("name", "at", "n", "note"), [("orders", at, 1, "x" * 50)])
+    assert rendered(made, width)[1].startswith("orders"[:width][: max(width - 1, 0)])
+
+
 def test_markup_and_emoji_codes_are_data() -> None:
     (_, row) = rendered(table_of(("name",), [("[bold red]x[/] :smile: [link=http://x]",)]), 80)
     assert row.rstrip() == "[bold red]x[/] :smile: [link=http://x]"
@@ -106,7 +137,7 @@ def test_the_screen_reads_no_markup(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [(0, "0s"), (0.25, "0.25s"), (59, "59s"), (90, "1m30s"), (3600, "1h"), (604_800, "7d"),
-     (93_784, "1d2h")],
+     (93_784, "1d2h"), (0.148669, "0.149s"), (1.5, "1.5s")],
 )  # fmt: skip
 def test_durations_are_short(seconds: float, text: str) -> None:
     assert duration(timedelta(seconds=seconds)) == text
@@ -114,7 +145,13 @@ def test_durations_are_short(seconds: float, text: str) -> None:
 
 @pytest.mark.parametrize(
     ("count", "text"),
-    [(1, "1B"), (1000, "1000B"), (1024, "1KiB"), (1025, "1025B"), (4 * 1024**2, "4MiB")],
+    [
+        (12, "12 bytes"),
+        (1000, "1000 bytes"),
+        (1024, "1 KiB"),
+        (1025, "1025 bytes"),
+        (2**22, "4 MiB"),
+    ],
 )
 def test_sizes_can_be_given_back_as_they_are_shown(count: int, text: str) -> None:
     assert size(count) == text

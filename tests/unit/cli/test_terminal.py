@@ -147,7 +147,7 @@ def test_ctrl_c_at_a_question_changes_nothing(url: str, mq: rowmq.RowMQ) -> None
     mq.queue("q").put(1, key="k")
     asked = Terminal(url, "jobs", "drop", "q", "k")
     asked.read_until("Go on? [y/N]: ")
-    os.kill(asked.process.pid, signal.SIGINT)
+    asked.interrupt()
     assert asked.end() == 130
     assert "Traceback" not in asked.shown
     assert mq.queue("q").contains("k")
@@ -219,6 +219,7 @@ def infested(mq: rowmq.RowMQ) -> None:
 
 SHOWING = [
     ["topics"], ["topics", EVIL], ["groups", EVIL], ["lag", EVIL], ["lag", EVIL, "--partitions"],
+    ["groups"], ["lag"], ["lag", "--partitions"], ["dlq"], ["jobs", "show", EVIL, "1000"],
     ["seek", EVIL, EVIL, "--to", "earliest", "--dry-run"], ["tail", EVIL, "--no-follow"],
     ["dlq", EVIL], ["dlq", "show", EVIL, EVIL], ["dlq", "redrive", EVIL, "--dry-run"],
     ["queues"], ["queues", EVIL], ["jobs", EVIL], ["jobs", EVIL, "--state", "failed"],
@@ -289,6 +290,28 @@ def test_names_are_completed_from_the_database(
     url: str, words: list[str], last: str, offered: list[str]
 ) -> None:
     assert completions(url, *words, last=last) == offered
+
+
+@pytest.mark.parametrize("words", [["publish", "t"], ["jobs", "put", "q"]], ids=" ".join)
+@pytest.mark.parametrize("option", ["--file", "-f"])
+def test_names_of_files_are_completed_by_the_shell(words: list[str], option: str) -> None:
+    complete = BashComplete(app, {}, "rowmq", "_ROWMQ_COMPLETE")
+    (item,) = complete.get_completions([*words, option], "co")
+    assert (item.type, item.value) == ("file", "co")
+
+
+def test_completing_a_worker_offers_options_and_runs_no_app(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "app.py").write_text("raise SystemExit('it was imported')")
+    monkeypatch.chdir(tmp_path)
+    assert completions(None, "worker") == []
+    assert completions(None, "worker", last="ap") == []
+    assert completions(None, "worker", "app:app", last="--proc") == ["--processes"]
+    assert completions(None, "worker", "app:app", "--health", "nonsense", last="--proc") == [
+        "--processes"
+    ]
+    assert completions(None, "worker", "app:app", "--log-format", last="js") == ["json"]
 
 
 @pytest.mark.parametrize(
