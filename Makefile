@@ -22,7 +22,7 @@ check: $(READY) ## Format, lint, types, layers and unit tests; no server, under 
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
-	@$(BIN)/pytest tests/unit -q
+	@$(BIN)/pytest tests/unit -q --numprocesses=2
 
 test: $(READY) ## All tests, on SQLite, PostgreSQL and MariaDB servers of their own
 	@$(BIN)/pytest $(PARALLEL)
