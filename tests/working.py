@@ -1,5 +1,7 @@
 """Apps in tests: handlers of every kind, and what became of what they were given."""
 
+import asyncio
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -7,6 +9,7 @@ import pytest
 
 import rowmq
 from rowmq import App
+from tests.consuming import eventually
 from tests.databases import Database
 
 LATER = rowmq.Constant(interval=600)
@@ -76,3 +79,30 @@ async def left(mq: Any, source: str, name: str) -> int:
         counts = await mq.queue(name).counts()
         return int(counts["pending"] + counts["processing"] + counts["retryable"])
     return sum(row.lag for row in await mq.lag(name, "g"))
+
+
+def threads_left() -> list[str]:
+    """Threads of a worker, and of its client."""
+    names = ("rowmq-keeper", "rowmq-heart", "rowmq-watch", "rowmq-tend", "rowmq-cron")
+    return [t.name for t in threading.enumerate() if t.name.startswith(names)]
+
+
+async def nothing_is_left(mq: Any, database: Database) -> None:
+    assert await mq.workers() == []
+    assert database.execute("SELECT COUNT(*) FROM rowmq_subscribers") == [(0,)]
+    assert database.execute("SELECT COUNT(*) FROM rowmq_locks") == [(0,)]
+    await eventually(lambda: not threads_left())
+    tasks = [task.get_name() for task in asyncio.all_tasks()]
+    assert [name for name in tasks if name.startswith("rowmq-")] == []
+
+
+def simple(app: App, done: list[int]) -> None:
+    """A handler of a queue and one of a topic."""
+
+    @app.worker("q")
+    async def job(number: int) -> None:
+        done.append(number)
+
+    @app.subscriber("t", group="g")
+    def message(number: int) -> None:
+        done.append(number)

@@ -302,6 +302,26 @@ async def test_an_extension_is_no_settle(mq: Any, database: Database) -> None:
     assert await outcome(mq, "queue", "q") == await outcome(mq, "topic", "t") == "done"
 
 
+@on_one
+@pytest.mark.parametrize("source", SOURCES)
+async def test_a_sync_handler_can_settle_by_its_context(
+    mq: Any, database: Database, source: str
+) -> None:
+    app = new_app(database)
+
+    def handle(context: rowmq.Context) -> None:
+        unit = context.job or context.delivery
+        assert unit is not None
+        assert unit.attempt == context.attempt == 1
+        unit.reject(error="by its context")
+
+    attach(app, source, "m", handle)
+    await put(mq, source, "m", 1)
+    async with app:
+        await eventually(lambda: errors_of(mq, source, "m"))
+    assert await errors_of(mq, source, "m") == ["by its context"]
+
+
 # --- errors of every kind -----------------------------------------------------------------------
 
 
