@@ -14,7 +14,14 @@ from zoneinfo import ZoneInfo
 from rowmq.client import AsyncRowMQ, RowMQ
 from rowmq.codec import said_by
 from rowmq.cron.options import FIRE_AT_HEADER
-from rowmq.errors import AlreadySettled, RowMQError, StaleLease, TransientError
+from rowmq.errors import (
+    AlreadySettled,
+    ConnectionLost,
+    DatabaseUnreachable,
+    RowMQError,
+    StaleLease,
+    TransientError,
+)
 from rowmq.policy import AckPolicy
 from rowmq.queue.holding import AsyncLazyTransaction
 from rowmq.queue.job import AnyJob
@@ -101,7 +108,7 @@ class Executor:
         problem = await unit.settles_done()
         if problem is not None and problem is not error:
             log.warning("handler %s: %r was not settled: %s", handler.name, unit.raw, problem)
-        if error is not None and is_blameless(unit, error):
+        if error is not None and is_blameless(handler, unit, error):
             return await self._put_off(unit, error)
         if error is not None:
             self._tell(unit, error)
@@ -278,12 +285,16 @@ GIVERS: dict[Role, Callable[[Executor, Unit, Context], Any]] = {
 """What a parameter of a function is given, by its role."""
 
 
-def is_blameless(unit: Unit, error: BaseException) -> bool:
-    """Whether a unit failed by no fault of its handler: its transaction could not be begun, or not
-    be ended, because of the database.
+def is_blameless(handler: Handler, unit: Unit, error: BaseException) -> bool:
+    """Whether a unit failed by no fault of its handler, and can be tried again at no cost: its
+    transaction could not be begun or ended because of the database, or the database went away in
+    it, so that nothing of it is left.
     """
-    outside = not unit.called or unit.returned
-    return outside and not unit.manual and isinstance(error, TransientError)
+    if unit.manual:
+        return False
+    if not unit.called or unit.returned:
+        return isinstance(error, TransientError)
+    return handler.transactional and isinstance(error, ConnectionLost | DatabaseUnreachable)
 
 
 def traced(error: BaseException) -> tuple[type[BaseException], BaseException, Any]:
