@@ -1,6 +1,7 @@
 """Fixtures for every test: a database, a flavour of client, and both together."""
 
 import os
+import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
 
@@ -15,6 +16,9 @@ Connect = Callable[..., Awaitable[Any]]
 # PyMySQL reads all authorities that the machine trusts for each connection, which takes longer than
 # most tests. They vouch for none of our servers.
 os.environ["SSL_CERT_FILE"] = os.devnull
+
+# A shell that starts the tests in the background has them ignore SIGINT, and all that they start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # How long an example takes says how busy the machine is.
 hypothesis.settings.register_profile("shared machine", deadline=None)
