@@ -264,7 +264,7 @@ def test_handlers_are_given_what_they_ask_for(example: Example) -> None:
     folder = example("workers")
     with folder.worker("handlers:app") as worker, client_of(folder, "shop.db") as mq:
         mq.publish("orders", {"id": 7, "total": 9.5}, key="ann")
-        mq.queue("cron.nightly").put(None)
+        mq.queue("cron.shop.nightly").put(None)
         worker.wait_for("receipt 7 for ann, attempt 1", "the report of")
 
 

@@ -52,6 +52,12 @@ def calls(mq: rowmq.RowMQ) -> None:
     mq.cron.uninstall_tick("new", "prefix", queue="q")
 
 
+WHOLE = ["schedules.ahead"]
+"""Once a minute, one that looks for what a wrong clock has done: an index for it would be written with
+every tick.
+"""
+
+
 def test_no_statement_reads_the_whole_of_a_table(database: Database) -> None:
     with rowmq.connect(database.url) as mq:
         mq.cron.install_periodic("s", 0.1, queue="q", payload=0, tend=False)
@@ -63,5 +69,7 @@ def test_no_statement_reads_the_whole_of_a_table(database: Database) -> None:
             if statement.name.startswith(("schedules.", "ticks.")):
                 ours[statement.name] = statement
         assert {"schedules.upcoming", "schedules.claim", "ticks.ahead", "ticks.old"} <= set(ours)
+        for name in WHOLE:
+            del ours[name]
         reads = reads_of(database, list(ours.values()))
     assert not {name: rows for name, rows in reads.items() if rows > READ_MAX}

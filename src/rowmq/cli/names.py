@@ -4,7 +4,7 @@ import contextlib
 import logging
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import click
@@ -27,7 +27,7 @@ def completed(find: Find) -> Callable[[click.Context, click.Parameter, str], lis
     """A callback of click's that finds names, or none."""
 
     def complete(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-        with contextlib.suppress(Exception):
+        with contextlib.suppress(Exception), silence():
             names = names_of(find, ctx)
             return sorted(n for n in names if n.startswith(incomplete) and PLAIN.fullmatch(n))
         return []
@@ -35,8 +35,19 @@ def completed(find: Find) -> Callable[[click.Context, click.Parameter, str], lis
     return complete
 
 
+@contextlib.contextmanager
+def silence() -> Iterator[None]:
+    """Whoever presses Tab wants to see names, and no log."""
+    log = logging.getLogger("rowmq")
+    level = log.level
+    log.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
+
+
 def names_of(find: Find, ctx: click.Context) -> list[str]:
-    logging.getLogger("rowmq").setLevel(logging.CRITICAL)
     database = Database(
         setting(ctx, "url") or "",
         setting(ctx, "prefix") or rowmq.DEFAULT_PREFIX,
