@@ -53,8 +53,8 @@ def calls(mq: rowmq.RowMQ) -> None:
 
 
 WHOLE = ["schedules.ahead"]
-"""Once a minute, one that looks for what a wrong clock has done: an index for it would be written with
-every tick.
+"""Once a minute, one that looks for what a wrong clock has done: an index for it would be written
+with every tick.
 """
 
 
