@@ -50,5 +50,5 @@ $(READY): pyproject.toml constraints.txt
 		{ rm -rf $(VENV); echo "Python has no venv; on Debian: apt-get install python3-venv" >&2; exit 1; }
 	@echo "Installing into $(VENV) ..."
 	@$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt \
-		--editable '.[postgres,mysql,dev]'
+		--editable '.[postgres,mysql,spark,dev]'
 	@touch $(READY)

@@ -1,8 +1,12 @@
 """Fixtures for every test: a database, a flavour of client, and both together."""
 
+import gc
 import os
+import shutil
 import signal
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import hypothesis
@@ -17,12 +21,35 @@ Connect = Callable[..., Awaitable[Any]]
 # most tests. They vouch for none of our servers.
 os.environ["SSL_CERT_FILE"] = os.devnull
 
+# Tests start hundreds of programs, which would all have to compile what they import.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
+# A commit of SQLite's waits for the disk, which is of no use to who throws the file away.
+MEMORY = Path("/dev/shm")  # noqa: S108 - pytest makes a folder of its own there
+MEMORY_BYTES_MIN = 4 * 2**30
+if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > MEMORY_BYTES_MIN:
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
+
 # A shell that starts the tests in the background has them ignore SIGINT, and all that they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # How long an example takes says how busy the machine is.
 hypothesis.settings.register_profile("shared machine", deadline=None)
 hypothesis.settings.load_profile("shared machine")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests of Spark come first: they are then all given to one of several processes, and only the
+    last tests of a process are ever taken over by others. So there is one JVM, and it starts early.
+    """
+    items.sort(key=lambda item: "spark" not in getattr(item, "fixturenames", ()))
+
+
+def pytest_collection_finish() -> None:
+    """Whoever looks for garbage need not look through ten thousand tests each time."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")
@@ -33,17 +60,20 @@ def databases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Databases]:
 
 
 @pytest.fixture(params=NAMES)
-def database(request: pytest.FixtureRequest, databases: Databases) -> Database:
+def database(request: pytest.FixtureRequest, databases: Databases) -> Iterator[Database]:
     """Each database in turn, migrated and empty."""
-    return databases.get(request.param)
+    found = databases.get(request.param)
+    yield found
+    databases.give_back(found)
 
 
 @pytest.fixture
-def empty_database(database: Database) -> Iterator[Database]:
+def empty_database(database: Database, databases: Databases) -> Iterator[Database]:
     """Each database in turn, without RowMQ's tables."""
     created = database.create()
     yield created
     created.drop()
+    databases.give_back(created)
 
 
 @pytest.fixture(params=flavours.FLAVOURS)

@@ -45,13 +45,22 @@ async def eventually(condition: Callable[[], Any | Awaitable[Any]], seconds: flo
     """Wait until a condition holds, and give what it gave."""
     deadline = time.monotonic() + seconds
     while True:
+        began = time.monotonic()
         value = condition()
         if inspect.isawaitable(value):
             value = await value
         if value or time.monotonic() > deadline:
             assert value, "it did not come to that in time"
             return value
-        await asyncio.sleep(0.005)
+        await asyncio.sleep(pause(began))
+
+
+def pause(began: float) -> float:
+    """How long to wait before a look that began then is taken again: most of the time is left to
+    those who are waited for.
+    """
+    took = time.monotonic() - began
+    return min(max(0.005, 3 * took), 0.1)
 
 
 async def take(sub: Any, count: int, seconds: float = 30.0) -> list[Any]:

@@ -29,6 +29,8 @@ Rows = list[tuple[Any, ...]]
 
 TO_CLEAN = [f"rowmq_{table}" for table in TABLES if table != "migrations"]
 
+SMALL_BYTES_MAX = 2**18
+
 NAMES = ["sqlite", "postgres", "mariadb"]
 if os.environ.get("ROWMQ_TEST_MYSQL_URL"):
     NAMES.append("mysql")
@@ -82,6 +84,11 @@ class SQLiteDatabase(Database):
         shutil.copyfile(self.path, created.path)
         return created
 
+    def delete(self) -> None:
+        """Do away with its files; nobody may be connected any more."""
+        for suffix in ("", "-wal", "-shm"):
+            self.path.with_name(self.path.name + suffix).unlink(missing_ok=True)
+
 
 class PostgresDatabase(Database):
     name = dialect = "postgres"
@@ -114,12 +121,13 @@ class PostgresDatabase(Database):
             return cursor.fetchall() if cursor.description else []
 
     def clean(self) -> None:
-        """To truncate takes long, also what is empty; so that is looked at first."""
+        """To truncate takes long, also what is nearly empty: only what has grown is truncated."""
         sizes = ", ".join(f"pg_relation_size('{table}')" for table in TO_CLEAN)
         (row,) = self.execute(f"SELECT {sizes}")
-        used = [table for table, size in zip(TO_CLEAN, row, strict=True) if size]
-        if used:
-            self.execute(f"TRUNCATE {', '.join(used)}")
+        found = list(zip(TO_CLEAN, row, strict=True))
+        grown = ", ".join(table for table, size in found if size > SMALL_BYTES_MAX)
+        used = [f"DELETE FROM {table}" for table, size in found if 0 < size <= SMALL_BYTES_MAX]
+        self.execute("; ".join([*([f"TRUNCATE {grown}"] if grown else []), *used]))
 
     def create(self) -> "PostgresDatabase":
         name = f"rowmq_{secrets.token_hex(6)}"
@@ -165,11 +173,11 @@ class MySQLDatabase(Database):
             return list(cursor.fetchall())
 
     def clean(self) -> None:
-        with (
-            self.connect() as connection,
-            connection.cursor() as cursor,
-        ):
-            for table in TO_CLEAN:
+        """To look into all tables at once takes less long than to delete from each."""
+        looks = " UNION ALL ".join(f"(SELECT '{table}' FROM {table} LIMIT 1)" for table in TO_CLEAN)
+        with self.connect() as connection, connection.cursor() as cursor:
+            cursor.execute(looks)
+            for (table,) in cursor.fetchall():
                 cursor.execute(f"DELETE FROM {table}")
 
     def create(self) -> "MySQLDatabase":
@@ -189,10 +197,13 @@ class Databases:
         self.stack = ExitStack()
         self.known: dict[str, Database] = {}
         self.migrated: SQLiteDatabase | None = None
+        self.given_back: list[SQLiteDatabase] = []
 
     def get(self, name: str) -> Database:
         """A migrated, empty database of a kind."""
         if name == "sqlite":
+            while self.given_back:
+                self.given_back.pop().delete()
             return self._sqlite().copy()
         if name not in self.known:
             database = self._server(name).create()
@@ -204,6 +215,11 @@ class Databases:
         else:
             self.known[name].clean()
         return self.known[name]
+
+    def give_back(self, database: Database) -> None:
+        """A test is over; the next one finds its clients closed, and can do away with its file."""
+        if isinstance(database, SQLiteDatabase):
+            self.given_back.append(database)
 
     def _sqlite(self) -> SQLiteDatabase:
         if self.migrated is None:

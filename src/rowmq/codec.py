@@ -26,6 +26,7 @@ __all__ = [
     "encode",
     "encode_headers",
     "error_text",
+    "is_pydantic_model",
     "said_by",
 ]
 
@@ -58,7 +59,7 @@ def encode(payload: Any) -> Encoded:
             return Encoded(bytes(payload), Encoding.BYTES)
         if isinstance(payload, str):
             return Encoded(payload.encode(), Encoding.TEXT)
-        if _is_pydantic_model(type(payload)):
+        if is_pydantic_model(type(payload)):
             return Encoded(_encode_model(payload), Encoding.JSON)
         data = _encoder.encode(payload)
         # msgspec writes NaN and infinity as null: a null may be a number that would be lost.
@@ -89,7 +90,7 @@ def decode(data: bytes, encoding: int, type: Any = None) -> Any:
             return data.decode()
         if type is None:
             return msgspec.json.decode(data)
-        if _is_pydantic_model(type):
+        if is_pydantic_model(type):
             return type.model_validate_json(data)
         return _decoder(type).decode(data)
     except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
@@ -131,16 +132,16 @@ def said_by(error: BaseException) -> str:
         return f"(what it says cannot be told: {type(problem).__name__})"
 
 
+def is_pydantic_model(type: Any) -> bool:
+    """Whether it is a pydantic model class, without importing pydantic, which is optional."""
+    return hasattr(type, "model_validate_json") and hasattr(type, "__pydantic_validator__")
+
+
 _ENCODINGS = frozenset(int(encoding) for encoding in Encoding)
 
 
 def _name_of(wanted: Any) -> str:
     return wanted.__name__ if isinstance(wanted, type) else str(wanted)
-
-
-def _is_pydantic_model(type: Any) -> bool:
-    """Whether it is a pydantic model class, without importing pydantic, which is optional."""
-    return hasattr(type, "model_validate_json") and hasattr(type, "__pydantic_validator__")
 
 
 # Aliases are what a model reads by default, so they are what it must write to come back.
@@ -162,7 +163,7 @@ def _count_nones(value: Any) -> int:
 
 
 def _encode_foreign(value: Any) -> Any:
-    if _is_pydantic_model(type(value)):
+    if is_pydantic_model(type(value)):
         return value.model_dump(mode="json", **_ROUND_TRIP)
     if isinstance(value, str):  # a subclass of a plain type, such as numpy has
         return str.__str__(value)
@@ -172,7 +173,7 @@ def _encode_foreign(value: Any) -> Any:
 
 
 def _decode_foreign(type: Any, value: Any) -> Any:
-    if _is_pydantic_model(type):
+    if is_pydantic_model(type):
         return type.model_validate_json(msgspec.json.encode(value))
     raise NoForm(f"{type} has no JSON form")
 

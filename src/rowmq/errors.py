@@ -11,6 +11,7 @@ __all__ = [
     "Closed",
     "ConfigurationError",
     "ConnectionLost",
+    "DataLoss",
     "DatabaseError",
     "DatabaseUnreachable",
     "Deadlock",
@@ -25,7 +26,11 @@ __all__ = [
     "InvalidSchedule",
     "InvalidTopic",
     "InvalidURL",
+    "JavaNotFound",
     "KeyTaken",
+    "LakeConflict",
+    "LakeError",
+    "LakeMismatch",
     "Locked",
     "MissingExtra",
     "MissingTable",
@@ -36,6 +41,7 @@ __all__ = [
     "PayloadMismatch",
     "PayloadNotSerializable",
     "PayloadTooLarge",
+    "PipelineFailed",
     "PoolTimeout",
     "RowMQError",
     "SchemaError",
@@ -43,6 +49,7 @@ __all__ = [
     "SchemaTooNew",
     "SchemaTooOld",
     "SerializationFailure",
+    "StageLost",
     "StaleLease",
     "StatementTooLarge",
     "TransactionFailed",
@@ -150,7 +157,11 @@ class UnknownScheme(InvalidURL):
 
 
 class MissingExtra(ConfigurationError, ImportError):
-    """A driver is not installed; the message names the extra that brings it."""
+    """A driver, or what Spark needs, is not installed; the message names the extra for it."""
+
+
+class JavaNotFound(ConfigurationError):
+    """Spark is asked for, and there is no Java that it runs on."""
 
 
 class UnsupportedConnection(ConfigurationError, TypeError):
@@ -195,6 +206,30 @@ class StaleLease(RowMQError):
 
 class AlreadySettled(RowMQError):
     """A delivery or a job was settled before; the first settle stands."""
+
+
+class DataLoss(RowMQError):
+    """Messages that were to be read are not there any more."""
+
+
+class StageLost(RowMQError):
+    """Rows that Spark's tasks had written are not there any more, so none of them was published."""
+
+
+class LakeError(RowMQError):
+    """A table of the lake cannot be read or written."""
+
+
+class LakeConflict(LakeError):
+    """Somebody else wrote to the lake at the same time, so nothing was added to it."""
+
+
+class LakeMismatch(LakeError):
+    """The lake does not go with the database: what it holds is from another one."""
+
+
+class PipelineFailed(RowMQError):
+    """Spark gave up on a job of a pipeline; what it had done before stands."""
 
 
 # --- the database said no -----------------------------------------------------------------------

@@ -488,7 +488,7 @@ class Worker:
 async def test_everybody_at_once(connect: Connect, database: Database) -> None:
     """Publish, consume, fail, redrive, new groups, seeks, and collections all the while."""
     mq, other = await connect(database.url), await connect(database.url)
-    total, visitors, stopped = 100, 0, False
+    total, visitors, stopped = 60, 0, False
     workers = [Worker(mq, "a"), Worker(mq, "b")]
 
     async def keep_doing(call: Callable[[], Awaitable[Any]]) -> None:

@@ -25,7 +25,7 @@ import rowmq
 from rowmq import Message
 from tests.choices import async_only, on_servers
 from tests.conformance.test_faults import cut_connections
-from tests.consuming import eventually
+from tests.consuming import eventually, pause
 from tests.databases import NAMES, Database
 from tests.flavours import FLAVOURS
 from tests.processes.worker import GROUP, TOPIC, Event, parse
@@ -56,10 +56,12 @@ def some(*cases: tuple[str, bool]) -> pytest.MarkDecorator:
 
 
 def until(condition: Callable[[], bool], what: str, seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
+    began = time.monotonic()
+    deadline = began + seconds
     while not condition():
         assert time.monotonic() < deadline, f"waited in vain until {what}"
-        time.sleep(0.01)
+        time.sleep(pause(began))
+        began = time.monotonic()
 
 
 class Worker:

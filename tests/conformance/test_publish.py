@@ -3,6 +3,7 @@
 import asyncio
 import math
 import random
+import time
 from datetime import timedelta
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 import rowmq
 from rowmq import Message, errors
+from rowmq.store.statement import Statement
 from tests.choices import async_only
 from tests.conftest import Connect
 from tests.databases import Database
@@ -324,7 +326,12 @@ async def test_concurrent_publishes_share_transactions(mq: Any) -> None:
     seen: list[str] = []
     driver = (mq if isinstance(mq, rowmq.AsyncRowMQ) else mq.target)._driver
     await mq.publish("t", 0, key="k")
-    driver.observers.append(lambda statement: seen.append(statement.name))
+
+    def see(statement: Statement) -> None:
+        seen.append(statement.name)
+        time.sleep(0.002)  # a database takes its time: meanwhile others come
+
+    driver.observers.append(see)
     await asyncio.gather(*(mq.publish("t", n, key="k") for n in range(200)))
     # Alone, each would write its counter: 200 times.
     writes = [name for name in seen if name.startswith(("topics.append", "topics.insert"))]

@@ -16,6 +16,7 @@ from psycopg import sql as composed
 
 import rowmq
 from rowmq.store.statement import Statement
+from rowmq.times import to_micros
 from tests.choices import on_mysql
 from tests.databases import Database, Databases, MySQLDatabase
 from tests.plans import LARGE_TABLES, reads_of, scans_of
@@ -23,6 +24,8 @@ from tests.plans import LARGE_TABLES, reads_of, scans_of
 MILLION = 1_000_000
 CLAIMED = 20_000
 SOME = 3_000
+OLD = 100
+"""How many of the archived jobs are too old to be kept."""
 
 on_postgres = pytest.mark.parametrize("database", ["postgres"], indirect=True)
 on_row_locks = pytest.mark.parametrize("database", ["postgres", "mariadb"], indirect=True)
@@ -79,11 +82,12 @@ def fill(database: Database) -> None:
     claimed = {"postgres": "ARRAY[[1::bigint, 1, 1, 0, 1, 0]]"}
     lock = claimed.get(database.dialect, "'[[1,1,1,0,1,0]]'")
     key = {"mysql": "CONCAT('w', n)"}.get(database.dialect, "'w' || n")
+    now = to_micros(datetime.now(UTC))
     with numbers(database) as execute:
         # Of the jobs themselves, those that are claimed: their table is only looked up by id.
         execute(
             "INSERT INTO rowmq_jobs (id, created_at, due_at, lane_id, encoding, payload) "
-            f"SELECT {10**9} + n, 0, n, {lane}, 2, {payload} FROM numbers "
+            f"SELECT {10**9} + n, {now}, n, {lane}, 2, {payload} FROM numbers "
             f"WHERE n <= {CLAIMED} OR n > {MILLION - CLAIMED}"
         )
         execute(
@@ -93,7 +97,8 @@ def fill(database: Database) -> None:
         execute(
             "INSERT INTO rowmq_completed "
             "(queue_id, finished_at, job_id, started_at, attempts, deliveries) "
-            f"SELECT {queue_id}, n, {2 * 10**9} + n, 0, 1, 1 FROM numbers"
+            f"SELECT {queue_id}, n + CASE WHEN n > {OLD} THEN {now - MILLION} ELSE 0 END, "
+            f"{2 * 10**9} + n, 0, 1, 1 FROM numbers"
         )
         few = f"FROM numbers WHERE n <= {SOME}"
         execute(

@@ -70,9 +70,10 @@ class Beats:
 
 @async_only
 async def test_ten_thousand_partitions_are_shared_by_twenty_and_then_by_fifteen(
-    connect: Connect, database: Database
+    connect: Connect, empty_database: Database
 ) -> None:
-    mq = await connect(database.url, pool_timeout=PATIENCE_SECONDS)
+    mq = await connect(empty_database.url, pool_timeout=PATIENCE_SECONDS)
+    await mq.migrate()
     await publish(mq, 10_000)
     beats = Beats(mq)
     subs = await subscribe(mq, 20)

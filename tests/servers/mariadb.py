@@ -105,6 +105,8 @@ class MariaDBServer(Server):
             "--innodb-buffer-pool-size=256M",
             # Not to the disk, which costs most; but out of the process, so a kill loses nothing.
             "--innodb-flush-log-at-trx-commit=2",
+            "--innodb-flush-method=nosync",
+            "--debug-no-sync",
         ]
 
     def _create_subfolder(self, name: str) -> None:

@@ -22,6 +22,8 @@ SETTINGS = {
     "full_page_writes": "off",
     # A fifth of the default: until then, those who wait for each other do so in vain.
     "deadlock_timeout": "200ms",
+    # What runs once is not worth compiling, however many rows it is about.
+    "jit": "off",
     # In the folder of the server, so that nothing stays in /dev/shm when it is killed.
     "dynamic_shared_memory_type": "mmap",
 }

@@ -30,6 +30,7 @@ ENTRIES = {
     "sql": Entry(OPERATIONS, "Print the SQL that creates all tables."),
     "gc": Entry(OPERATIONS, "Delete messages that nobody needs any more."),
     "doctor": Entry(OPERATIONS, "Examine the database and the work in it, and say what to do."),
+    "pipeline": Entry(OPERATIONS, "Archive, report, replay or transform with Spark."),
     "demo": Entry(OPERATIONS, "See it work, on SQLite, in a minute."),
     "completion": Entry(OPERATIONS, "Print the completion script of a shell."),
 }

@@ -11,7 +11,7 @@ from rowmq.cli.showing import emit
 
 __all__ = ["sql"]
 
-TABLE = re.compile(r"^CREATE TABLE (?:IF NOT EXISTS )?(\S+) \(", re.MULTILINE)
+TABLE = re.compile(r"^CREATE (?:UNLOGGED )?TABLE (?:IF NOT EXISTS )?(\S+) \(", re.MULTILINE)
 
 
 @click.command(cls=Command)

@@ -60,6 +60,10 @@ TABLES = (
     "workers",
     "schedules",
     "ticks",
+    "stages",
+    "stage_parts",
+    "staged",
+    "ledger",
 )
 
 T = TypeVar("T")

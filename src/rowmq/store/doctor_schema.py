@@ -147,7 +147,7 @@ COLUMN_KEY = pattern(r"\bPRIMARY KEY\b|\bUNIQUE\b")
 
 RULES = (
     (
-        pattern(r"CREATE TABLE (?:IF NOT EXISTS )?(?P<table>\S+)(?P<rest>.*)"),
+        pattern(r"CREATE (?:UNLOGGED )?TABLE (?:IF NOT EXISTS )?(?P<table>\S+)(?P<rest>.*)"),
         Blueprint.create_table,
     ),
     (pattern(r"ALTER TABLE (?P<table>\S+) (?P<rest>.*)"), Blueprint.alter_table),

@@ -530,7 +530,7 @@ def refuse_oversized(postings: Iterable[Posting], lanes: Mapping[LaneName, Lane]
     for posting in postings:
         limit = lanes[posting.lane].payload_bytes_max
         if len(posting.data) > limit:
-            raise oversized(posting, limit)
+            raise oversized(posting.lane.queue, len(posting.data), limit)
 
 
 def repeated(error: UniqueViolation | str) -> SerializationFailure:
@@ -538,12 +538,11 @@ def repeated(error: UniqueViolation | str) -> SerializationFailure:
     return SerializationFailure(f"these jobs are being committed; look again ({error})")
 
 
-def oversized(posting: Posting, limit: int) -> PayloadTooLarge:
+def oversized(queue: str, payload_bytes: int, limit: int) -> PayloadTooLarge:
     return PayloadTooLarge(
-        f"a payload of {len(posting.data):,} bytes is over the limit of queue "
-        f"{posting.lane.queue!r}, {limit:,} bytes; raise it with "
-        f"queue({posting.lane.queue!r}).configure(max_payload_bytes=...), or store the data "
-        f"elsewhere and put where it is"
+        f"a payload of {payload_bytes:,} bytes is over the limit of queue {queue!r}, {limit:,} "
+        f"bytes; raise it with queue({queue!r}).configure(max_payload_bytes=...), or store the "
+        f"data elsewhere and put where it is"
     )
 
 

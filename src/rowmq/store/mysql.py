@@ -13,6 +13,7 @@ from rowmq.store.claims import Claims, Cursor
 from rowmq.store.dialect import Dialect, as_text, equal, values_table
 from rowmq.store.leases import ALIVE, Leases, Member
 from rowmq.store.schema import Schema
+from rowmq.store.staging import Staging
 from rowmq.store.statement import Operation, Row, Statement
 from rowmq.store.store import Store, store_of
 from rowmq.store.topics import (
@@ -234,6 +235,44 @@ class MySQLClaims(Claims):
         return due_at, job_id, due_at
 
 
+class MySQLStaging(Staging):
+    generated_id = "CONCAT(g.name, '-', s.number)"
+
+    def lock_partitions(self, batch: int) -> Operation[None]:
+        # Those that exist first: to insert what is there would lock the gap before it.
+        sql = self.dialect.sql(LOCK_STAGED)
+        yield Statement("staging.lock", sql, (batch,))
+        result = yield Statement("staging.missing", self.dialect.sql(MISSING_STAGED), (batch,))
+        if result.rows[0][0]:
+            yield Statement("staging.create", self.dialect.sql(CREATE_STAGED), (batch,))
+            yield Statement("staging.lock", sql, (batch,))
+
+
+# MariaDB forgets the order of a derived table that has no limit.
+_STAGED = """
+    FROM (
+        SELECT DISTINCT t.target, t.name
+        FROM {stages} g STRAIGHT_JOIN {stage_parts} t ON t.stage_id = g.id
+        WHERE g.batch_id = ? ORDER BY t.target, t.name LIMIT 18446744073709551615
+    ) w"""
+
+LOCK_STAGED = f"""
+    SELECT COUNT(p.id) {_STAGED}
+    STRAIGHT_JOIN {{partitions}} p ON p.topic = w.target AND p.partition_key = w.name
+    FOR UPDATE"""
+
+_MISSING = f"""{_STAGED}
+    LEFT JOIN {{partitions}} p ON p.topic = w.target AND p.partition_key = w.name
+    WHERE p.id IS NULL"""
+
+MISSING_STAGED = f"SELECT COUNT(*) {_MISSING}"
+
+CREATE_STAGED = f"""
+    INSERT INTO {{partitions}} (topic, partition_key, next_offset)
+    SELECT w.target, w.name, 1 {_MISSING}
+    ON DUPLICATE KEY UPDATE next_offset = {{partitions}}.next_offset"""
+
+
 class MySQLSchema(Schema):
     """DDL commits by itself, so a named lock of the session keeps rivals out."""
 
@@ -250,5 +289,11 @@ class MySQLSchema(Schema):
 def mysql_store(**options: Any) -> Store:
     """The operations, for the options of a dialect."""
     dialect = MySQLDialect(**options)
-    schema = MySQLSchema(dialect)
-    return store_of(dialect, MySQLTopics(dialect), schema, leases=MySQLLeases, claims=MySQLClaims)
+    return store_of(
+        dialect,
+        MySQLTopics(dialect),
+        MySQLSchema(dialect),
+        staging=MySQLStaging,
+        leases=MySQLLeases,
+        claims=MySQLClaims,
+    )

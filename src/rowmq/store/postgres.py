@@ -23,6 +23,7 @@ from rowmq.store.postgres_jobs import (
     PostgresSettles,
 )
 from rowmq.store.schema import Schema
+from rowmq.store.staging import Staging
 from rowmq.store.statement import Operation, Row, Statement
 from rowmq.store.store import Store, store_of
 from rowmq.store.topics import (
@@ -486,6 +487,32 @@ ADVANCE_AND_FIND = (
 )
 
 
+class PostgresStaging(Staging):
+    def lock_partitions(self, batch: int) -> Operation[None]:
+        yield Statement("staging.lock", self.dialect.sql(LOCK_STAGED), (batch,))
+
+    def attempt(self, name: str, template: str, params: Sequence[Any]) -> Operation[None]:
+        # An error would end the transaction.
+        yield Statement("staging.savepoint", "SAVEPOINT rowmq_staging")
+        try:
+            yield from super().attempt(name, template, params)
+        except UniqueViolation:
+            yield Statement("staging.undo", "ROLLBACK TO SAVEPOINT rowmq_staging")
+            raise
+
+
+# WHERE false: an existing row is locked but not written.
+LOCK_STAGED = """
+    INSERT INTO {partitions} AS p (topic, partition_key, next_offset)
+    SELECT w.target, w.name, 1
+    FROM (
+        SELECT DISTINCT t.target, t.name
+        FROM {stages} g JOIN {stage_parts} t ON t.stage_id = g.id WHERE g.batch_id = ?
+    ) w
+    ORDER BY w.target, w.name
+    ON CONFLICT (topic, partition_key) DO UPDATE SET next_offset = p.next_offset WHERE false"""
+
+
 class PostgresSchema(Schema):
     """DDL is transactional; an advisory lock of the transaction keeps rivals out."""
 
@@ -521,6 +548,7 @@ def postgres_store(**options: Any) -> Store:
         dialect,
         PostgresTopics(dialect),
         PostgresSchema(dialect),
+        staging=PostgresStaging,
         leases=PostgresLeases,
         queues=PostgresQueues,
         jobs=PostgresJobs,

@@ -12,6 +12,7 @@ from typing import Any
 from rowmq.store.dialect import Dialect
 from rowmq.store.queues import Queues
 from rowmq.store.schema import Schema
+from rowmq.store.staging import Staging
 from rowmq.store.statement import Operation, Row, Statement
 from rowmq.store.store import Store, store_of
 from rowmq.store.topics import (
@@ -155,6 +156,18 @@ class SQLiteQueues(Queues):
             yield Statement(name, sql, row)
 
 
+class SQLiteStaging(Staging):
+    def lock_partitions(self, batch: int) -> Operation[None]:
+        yield Statement("staging.lock", self.dialect.sql(CREATE_STAGED), (batch,))
+
+
+CREATE_STAGED = """
+    INSERT INTO {partitions} (topic, partition_key, next_offset)
+    SELECT DISTINCT t.target, t.name, 1
+    FROM {stages} g CROSS JOIN {stage_parts} t ON t.stage_id = g.id
+    WHERE g.batch_id = ? ON CONFLICT DO NOTHING"""
+
+
 class SQLiteSchema(Schema):
     """The write lock that the transaction begins with keeps rivals out: nothing else is needed."""
 
@@ -164,4 +177,5 @@ class SQLiteSchema(Schema):
 def sqlite_store(**options: Any) -> Store:
     """The operations, for the options of a dialect."""
     dialect = SQLiteDialect(**options)
-    return store_of(dialect, SQLiteTopics(dialect), SQLiteSchema(dialect), queues=SQLiteQueues)
+    topics, schema = SQLiteTopics(dialect), SQLiteSchema(dialect)
+    return store_of(dialect, topics, schema, staging=SQLiteStaging, queues=SQLiteQueues)

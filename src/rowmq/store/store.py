@@ -12,12 +12,15 @@ from rowmq.store.leases import Leases
 from rowmq.store.letters import Letters
 from rowmq.store.lines import Lines
 from rowmq.store.listing import Listing
+from rowmq.store.positions import Positions
 from rowmq.store.queues import Queues
 from rowmq.store.retention import Retention
 from rowmq.store.schedules import Schedules
 from rowmq.store.schema import Schema
 from rowmq.store.seeking import Seeking
 from rowmq.store.settles import Settles
+from rowmq.store.staged_jobs import StagedJobs
+from rowmq.store.staging import Staging
 from rowmq.store.ticks import Ticks
 from rowmq.store.topics import Topics
 from rowmq.store.workers import Workers
@@ -35,6 +38,7 @@ class Store(msgspec.Struct, frozen=True):
     letters: Letters
     retention: Retention
     seeking: Seeking
+    positions: Positions
     queues: Queues
     jobs: Jobs
     claims: Claims
@@ -45,6 +49,8 @@ class Store(msgspec.Struct, frozen=True):
     workers: Workers
     schedules: Schedules
     ticks: Ticks
+    staging: Staging
+    staged_jobs: StagedJobs
     schema: Schema
 
 
@@ -53,6 +59,7 @@ def store_of(
     topics: Topics,
     schema: Schema,
     *,
+    staging: type[Staging],
     leases: type[Leases] = Leases,
     queues: type[Queues] = Queues,
     jobs: type[Jobs] = Jobs,
@@ -71,6 +78,7 @@ def store_of(
     settled = settles(claimed)
     archive = Archive(claimed)
     ticks = Ticks(live)
+    staged = staging(topics, live)
     return Store(
         dialect=dialect,
         topics=topics,
@@ -79,6 +87,7 @@ def store_of(
         letters=letters,
         retention=retention,
         seeking=seeking,
+        positions=Positions(dialect, groups, owned, seeking),
         queues=known,
         jobs=live,
         claims=claimed,
@@ -89,5 +98,7 @@ def store_of(
         workers=Workers(dialect),
         schedules=Schedules(live, topics, ticks),
         ticks=ticks,
+        staging=staged,
+        staged_jobs=StagedJobs(staged, live),
         schema=schema,
     )

@@ -461,11 +461,15 @@ def refuse_oversized(entries: Iterable[Entry], limits: Mapping[str, int]) -> Non
     for entry in entries:
         limit = limits[entry.topic]
         if len(entry.data) > limit:
-            raise PayloadTooLarge(
-                f"a payload of {len(entry.data):,} bytes is over the limit of topic "
-                f"{entry.topic!r}, {limit:,} bytes; raise it with configure_topic({entry.topic!r}, "
-                f"max_payload_bytes=...), or store the data elsewhere and publish where it is"
-            )
+            raise oversized(entry.topic, len(entry.data), limit)
+
+
+def oversized(topic: str, payload_bytes: int, limit: int) -> PayloadTooLarge:
+    return PayloadTooLarge(
+        f"a payload of {payload_bytes:,} bytes is over the limit of topic {topic!r}, {limit:,} "
+        f"bytes; raise it with configure_topic({topic!r}, max_payload_bytes=...), or store the "
+        f"data elsewhere and publish where it is"
+    )
 
 
 def results(

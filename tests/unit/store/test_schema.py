@@ -39,7 +39,7 @@ def test_the_text_is_the_same_every_time(database: str) -> None:
 def test_every_table_has_the_prefix(database: str) -> None:
     sql = rowmq.schema_sql(database, prefix="other_")
     for table in TABLES:
-        assert re.search(rf"CREATE TABLE (IF NOT EXISTS )?other_{table}\b", sql), table
+        assert re.search(rf"CREATE (UNLOGGED )?TABLE (IF NOT EXISTS )?other_{table}\b", sql), table
     assert "rowmq_" not in sql
 
 

@@ -295,3 +295,56 @@ CREATE TABLE IF NOT EXISTS {ticks} (
     PRIMARY KEY (queue, name, fire_at, part),
     KEY ticks_by_time (fire_at)
 ) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
+
+-- Staging: what Spark's tasks have written and its driver has not published yet. A stage is what one
+-- task writes; its parts are the partitions, or the lanes, that its rows are for, with how many are
+-- for each. A batch is the stages that are published together, in the order of their places; batch 0
+-- is those that nobody may publish any more. Name is what the ids of its messages begin with.
+CREATE TABLE IF NOT EXISTS {stages} (
+    id           bigint NOT NULL AUTO_INCREMENT PRIMARY KEY,
+    created_at   bigint NOT NULL,
+    batch_id     bigint,
+    published_at bigint,
+    place        integer NOT NULL DEFAULT 0,
+    name         varbinary(100) NOT NULL,
+    KEY stages_by_batch (batch_id, place),
+    KEY stages_by_time (created_at)
+) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
+
+-- Home is the id of the partition or the lane, once it is known.
+CREATE TABLE IF NOT EXISTS {stage_parts} (
+    stage_id      bigint NOT NULL,
+    part          integer NOT NULL,
+    precedence    integer NOT NULL,
+    messages      bigint NOT NULL,
+    largest_bytes bigint NOT NULL,
+    home_id       bigint,
+    first_offset  bigint,
+    target        varbinary(200) NOT NULL,
+    name          varbinary(255) NOT NULL,
+    PRIMARY KEY (stage_id, part)
+) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
+
+-- Name is the id of a message or the key of a job, nth the place of a message in its part, from 0 on.
+CREATE TABLE IF NOT EXISTS {staged} (
+    stage_id     bigint NOT NULL,
+    number       bigint NOT NULL,
+    nth          bigint NOT NULL,
+    due_at       bigint,
+    part         integer NOT NULL,
+    encoding     smallint NOT NULL,
+    name         varbinary(255),
+    ordering_key varbinary(255),
+    headers      mediumblob,
+    payload      longblob NOT NULL,
+    PRIMARY KEY (stage_id, number)
+) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
+
+-- The highest version that each writer has published to a target, which makes it be published once.
+CREATE TABLE IF NOT EXISTS {ledger} (
+    writer     varbinary(255) NOT NULL,
+    target     varbinary(255) NOT NULL,
+    version    bigint NOT NULL,
+    updated_at bigint NOT NULL,
+    PRIMARY KEY (writer, target)
+) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;

@@ -307,3 +307,58 @@ CREATE TABLE {ticks} (
 ) WITHOUT ROWID;
 
 CREATE INDEX {prefix}ticks_by_time ON {ticks} (fire_at);
+
+-- Staging: what Spark's tasks have written and its driver has not published yet. A stage is what one
+-- task writes; its parts are the partitions, or the lanes, that its rows are for, with how many are
+-- for each. A batch is the stages that are published together, in the order of their places; batch 0
+-- is those that nobody may publish any more. Name is what the ids of its messages begin with.
+CREATE TABLE {stages} (
+    id           integer PRIMARY KEY AUTOINCREMENT,
+    created_at   integer NOT NULL,
+    batch_id     integer,
+    published_at integer,
+    place        integer NOT NULL DEFAULT 0,
+    name         text NOT NULL
+);
+
+CREATE INDEX {prefix}stages_by_batch ON {stages} (batch_id, place);
+
+CREATE INDEX {prefix}stages_by_time ON {stages} (created_at);
+
+-- Home is the id of the partition or the lane, once it is known.
+CREATE TABLE {stage_parts} (
+    stage_id      integer NOT NULL,
+    part          integer NOT NULL,
+    precedence    integer NOT NULL,
+    messages      integer NOT NULL,
+    largest_bytes integer NOT NULL,
+    home_id       integer,
+    first_offset  integer,
+    target        text NOT NULL,
+    name          text NOT NULL,
+    PRIMARY KEY (stage_id, part)
+) WITHOUT ROWID;
+
+-- Name is the id of a message or the key of a job, nth the place of a message in its part, from 0 on.
+CREATE TABLE {staged} (
+    stage_id     integer NOT NULL,
+    number       integer NOT NULL,
+    nth          integer NOT NULL,
+    due_at       integer,
+    part         integer NOT NULL,
+    encoding     integer NOT NULL,
+    name         text,
+    ordering_key text,
+    headers      text,
+    payload      blob NOT NULL,
+    PRIMARY KEY (stage_id, number)
+);
+
+-- The highest version that each writer has published to a target, which makes it be published once.
+CREATE TABLE {ledger} (
+    writer     text NOT NULL,
+    target     text NOT NULL,
+    version    integer NOT NULL,
+    updated_at integer NOT NULL,
+    PRIMARY KEY (writer, target)
+) WITHOUT ROWID;

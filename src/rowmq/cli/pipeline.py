@@ -1,0 +1,194 @@
+"""`rowmq pipeline`: what is done with topics and queues on Spark."""
+
+from datetime import timedelta
+from typing import Any
+
+import click
+import msgspec
+
+from rowmq.cli import names, options
+from rowmq.cli.commands import Section
+from rowmq.cli.failing import Code
+from rowmq.cli.options import Database
+from rowmq.cli.showing import emit, facts, out, plural, pulse
+from rowmq.cli.sparking import Sparking, sparking, stopping, storage
+from rowmq.cli.values import DURATION
+
+__all__ = ["pipeline"]
+
+
+class Pipelines(Section):
+    """Commands that have no default among them."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if not args and not ctx.resilient_parsing:
+            click.echo(ctx.get_help(), err=True)
+            raise click.exceptions.Exit(Code.USAGE)
+        return click.Group.parse_args(self, ctx, args)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[Any]:
+        return click.Group.shell_complete(self, ctx, incomplete)
+
+
+@click.group(cls=Pipelines)
+def pipeline() -> None:
+    """Archive, report, replay or transform with Spark.
+
+    Each is an ordinary Spark job: on this machine, unless --master names another. What they need is
+    installed by: pip install 'rowmq[spark]'
+
+    For example:
+      rowmq pipeline archive lake
+      rowmq pipeline archive s3://bucket/lake --every 10s --gc
+    """
+
+
+def listed(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> list[str] | None:
+    """Names that were given one by one; None if there were none."""
+    return list(values) or None
+
+
+@pipeline.command()
+@click.argument("lake")
+@click.option(
+    "--topic",
+    "topics",
+    multiple=True,
+    callback=listed,
+    shell_complete=names.topics,
+    help="Only this topic; may be given again. Without it, all but those of dead letters.",
+)
+@click.option(
+    "--queue",
+    "queues",
+    multiple=True,
+    callback=listed,
+    shell_complete=names.queues,
+    help="Only this queue; may be given again. Without it, all.",
+)
+@click.option("--no-topics", is_flag=True, help="No topics, only queues.")
+@click.option("--no-queues", is_flag=True, help="No queues, only topics.")
+@click.option("--no-dead-letters", is_flag=True, help="No dead letters.")
+@click.option(
+    "--group",
+    default="lake",
+    show_default=True,
+    help="The consumer group that garbage collection waits for.",
+)
+@click.option(
+    "--every",
+    type=DURATION,
+    metavar="DURATION",
+    help="Go on for ever, a pass each so often. Without it, until it has caught up.",
+)
+@click.option("--gc", is_flag=True, help="Then delete what every group has acked.")
+@click.option("--allow-loss", is_flag=True, help="Go on without messages that retention took.")
+@click.option(
+    "--max-records",
+    type=click.IntRange(1),
+    default=1_000_000,
+    show_default=True,
+    help="How much one pass takes.",
+)
+@click.option(
+    "--compact-every",
+    type=click.IntRange(1),
+    default=20,
+    show_default=True,
+    help="After how many commits small files become large ones.",
+)
+@click.option(
+    "--vacuum",
+    type=DURATION,
+    metavar="DURATION",
+    help="Delete files that have not been part of the lake for so long, such as 7d.",
+)
+@storage
+@options.database
+@sparking
+@options.as_json
+def archive(
+    sparking: Sparking,
+    database: Database,
+    lake: str,
+    *,
+    topics: list[str] | None,
+    queues: list[str] | None,
+    no_topics: bool,
+    no_queues: bool,
+    no_dead_letters: bool,
+    group: str,
+    every: timedelta | None,
+    gc: bool,
+    allow_loss: bool,
+    max_records: int,
+    compact_every: int,
+    vacuum: timedelta | None,
+    storage: dict[str, str],
+    as_json: bool,
+) -> None:
+    """Archive topics, dead letters and finished jobs to a Delta lake, each row once.
+
+    What is archived may be collected: rowmq gc, or --gc, deletes it from the database as soon as
+    every group has acked it. It may be killed at any time, and goes on where the lake ends.
+
+    For example:
+      rowmq pipeline archive lake
+      rowmq pipeline archive /var/lake --topic orders --no-queues --every 10s --gc
+      rowmq pipeline archive s3://bucket/lake --storage AWS_REGION=eu-west-1
+    """
+    if (topics and no_topics) or (queues and no_queues):
+        raise click.UsageError("name topics or queues, or say that there are to be none")
+    check_database(database)
+    with sparking.session("rowmq archive", quiet=as_json) as spark, stopping() as stop:
+        from rowmq.spark import pipelines  # noqa: PLC0415 - only here
+
+        told = pipelines.ArchiveResult()
+        with pulse("archiving", quiet=as_json) as update:
+
+            def tell(progress: pipelines.ArchiveProgress) -> None:
+                nonlocal told
+                result = progress.result
+                update(doing=f"{progress.doing}: {plural(result.rows, 'row')} archived")
+                if every is not None and as_json and result.rows != told.rows:
+                    emit(msgspec.structs.asdict(result))
+                    told = result
+
+            result = pipelines.archive(
+                spark,
+                url=database.url,
+                prefix=database.prefix,
+                schema=database.schema,
+                lake=lake,
+                topics=[] if no_topics else topics,
+                queues=[] if no_queues else queues,
+                dead_letters=not no_dead_letters,
+                group=group,
+                once=every is None,
+                every=every or timedelta(),
+                gc=gc,
+                fail_on_loss=not allow_loss,
+                records_max=max_records,
+                compact_every=compact_every,
+                vacuum_after=vacuum,
+                storage_options=storage,
+                progress=tell,
+                stop=stop,
+            )
+    show_archived(result, as_json=as_json)
+
+
+def check_database(database: Database) -> None:
+    """The database must be there before Spark is started, which takes longer."""
+    with database.open():
+        pass
+
+
+def show_archived(result: Any, *, as_json: bool) -> None:
+    found = msgspec.structs.asdict(result)
+    if as_json:
+        emit(found)
+    elif not result.rows and not result.lost:
+        out().print("nothing is new: the lake has it all")
+    else:
+        facts({name.replace("_", " "): count for name, count in found.items() if count})

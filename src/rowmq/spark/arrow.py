@@ -1,0 +1,220 @@
+"""From SQL to Arrow: the rows of a query as record batches, streamed, without Python in between.
+
+PostgreSQL and SQLite are read through ADBC, MySQL and MariaDB through connectorx, which has no say
+in TLS files and sockets: where a URL asks for those, PyMySQL reads row by row. Values stand in the
+SQL as literals (they are numbers that this package made): with parameters, ADBC would take the
+whole result into memory first.
+"""
+
+import contextlib
+from collections.abc import Callable, Generator, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+
+from rowmq.drivers.mysql import open_pymysql
+from rowmq.engine import Options, limits_of
+from rowmq.errors import DatabaseError, DatabaseUnreachable
+from rowmq.spark.place import Place
+
+__all__ = ["fetch"]
+
+BATCH_BYTES = 8 * 1024 * 1024
+"""About how much a task has in memory at a time, several times over."""
+
+BATCH_ROWS = 10_000
+
+KEPT: dict[str, Any] = {}
+"""Connections to PostgreSQL that are not in use, by URL. Spark ends processes that have been idle
+for a minute, and these with them.
+"""
+
+
+def fetch(
+    place: Place, sql: str, schema: pa.Schema, *, rows: int | None = None, row_bytes: int = 0
+) -> Iterator[pa.RecordBatch]:
+    """Run a query and give its rows in batches of a schema, whose columns are the query's in order.
+
+    `rows` says how many there must be; where it is not known, a driver is chosen that is sure to
+    tell of a broken connection. `row_bytes` is the size of the largest row, if that is known.
+    """
+    with contextlib.closing(READERS[place.database](place, sql, schema, rows, row_bytes)) as found:
+        for batch in found:
+            if batch.num_rows:
+                yield conform(batch, schema)
+
+
+def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """A batch as the schema has it: drivers differ in how wide they make a type."""
+    columns = [
+        column if column.type == field.type else cast(column, field.type)
+        for column, field in zip(batch.columns, schema, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def cast(column: pa.Array, wanted: pa.DataType) -> pa.Array:
+    if pa.types.is_timestamp(wanted) and pa.types.is_int64(column.type):
+        return column.view(pa.timestamp("us")).view(wanted)
+    if pa.types.is_string(wanted) and pa.types.is_large_binary(column.type):
+        column = column.cast(pa.binary())
+    return column.cast(wanted)
+
+
+def postgres(
+    place: Place, sql: str, schema: pa.Schema, *_: Any
+) -> Generator[pa.RecordBatch, None, None]:
+    """By COPY, in batches of a size.
+
+    A connection is kept for the next task of this process: to make one takes as long as to read
+    some fifty thousand messages. One that was not read to its end is of no more use.
+    """
+    from adbc_driver_postgresql import dbapi  # noqa: PLC0415 - by the databases that are used
+
+    size = {"adbc.postgresql.batch_size_hint_bytes": str(BATCH_BYTES)}
+    target = str(place.target)
+    kept = KEPT.pop(target, None)
+    with told(dbapi.Error):
+        connection = kept if alive(kept) else dbapi.connect(target, autocommit=True)
+        try:
+            with connection.cursor() as cursor:
+                cursor.adbc_statement.set_options(**size)
+                cursor.execute(sql)
+                yield from read(cursor.fetch_record_batch(), schema)
+        except BaseException:
+            connection.close()
+            raise
+        if KEPT.setdefault(target, connection) is not connection:
+            connection.close()
+
+
+def alive(connection: Any) -> bool:
+    """Whether a connection that was kept is there, and still answers."""
+    if connection is None:
+        return False
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT 1")
+            cursor.fetchone()
+    except Exception:  # noqa: BLE001 - whatever it is, another connection is made
+        with contextlib.suppress(Exception):
+            connection.close()
+        return False
+    return True
+
+
+def sqlite(
+    place: Place,
+    sql: str,
+    schema: pa.Schema,
+    rows: int | None,  # noqa: ARG001 - for a database
+    row_bytes: int,
+) -> Generator[pa.RecordBatch, None, None]:
+    """The types of columns are those of the first rows: the query leaves no NULL there."""
+    from adbc_driver_sqlite import dbapi  # noqa: PLC0415 - by the databases that are used
+
+    path = str(place.target)
+    if not Path(path).is_file():
+        raise DatabaseUnreachable(
+            f"the file of this SQLite database is not on the machine of the task: {path}. Run "
+            f"Spark on the machine that has it (master local[*]), or use a server"
+        )
+    few = {"adbc.sqlite.query.batch_rows": str(batch_rows(row_bytes))}
+    with (
+        told(dbapi.Error),
+        dbapi.connect(path, autocommit=True) as connection,
+        connection.cursor() as cursor,
+    ):
+        cursor.adbc_statement.set_options(**few)
+        cursor.execute(sql)
+        yield from read(cursor.fetch_record_batch(), schema)
+
+
+def mysql(
+    place: Place, sql: str, schema: pa.Schema, rows: int | None, row_bytes: int
+) -> Generator[pa.RecordBatch, None, None]:
+    if rows is None or urlsplit(place.url).query:
+        return mysql_by_rows(place, sql, schema, row_bytes)
+    return mysql_by_batches(place, sql, schema, row_bytes)
+
+
+def mysql_by_batches(
+    place: Place, sql: str, schema: pa.Schema, row_bytes: int
+) -> Generator[pa.RecordBatch, None, None]:
+    """Through connectorx, which tells nobody when the server goes away: rows must be counted."""
+    import connectorx  # noqa: PLC0415 - by the databases that are used
+
+    url = "mysql" + place.url[len(urlsplit(place.url).scheme) :]
+    with told(RuntimeError):
+        found = connectorx.read_sql(
+            url,
+            sql,
+            return_type="arrow_stream",
+            batch_size=batch_rows(row_bytes),
+            protocol="binary",
+        )
+        yield from read(found, schema)
+
+
+def mysql_by_rows(
+    place: Place, sql: str, schema: pa.Schema, row_bytes: int
+) -> Generator[pa.RecordBatch, None, None]:
+    """Through PyMySQL, which holds back what was not asked for yet."""
+    import pymysql  # noqa: PLC0415 - by the databases that are used
+    from pymysql.cursors import SSCursor  # noqa: PLC0415
+
+    session = open_pymysql(place.target, limits_of(Options()))
+    with (
+        told(pymysql.Error),
+        contextlib.closing(session.connection) as connection,
+        connection.cursor(SSCursor) as cursor,
+    ):
+        cursor.execute(sql)
+        while rows := cursor.fetchmany(batch_rows(row_bytes)):
+            columns = [
+                pa.array([plain(value) for value in column], plain_type(field.type))
+                for column, field in zip(zip(*rows, strict=True), schema, strict=True)
+            ]
+            yield pa.RecordBatch.from_arrays(columns, names=schema.names)
+
+
+def plain(value: Any) -> Any:
+    return value.encode() if isinstance(value, str) else value
+
+
+def plain_type(wanted: pa.DataType) -> pa.DataType:
+    """How a column is built before it is cast: text as bytes, times as numbers."""
+    if pa.types.is_timestamp(wanted):
+        return pa.int64()
+    return pa.large_binary() if pa.types.is_string(wanted) else wanted
+
+
+def read(found: pa.RecordBatchReader, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The batches of a reader, which has as many columns as were asked for."""
+    if len(found.schema) != len(schema):
+        raise DatabaseError(f"the query gave {found.schema.names}, not {schema.names}")
+    yield from found
+
+
+def batch_rows(row_bytes: int) -> int:
+    """How many rows to take at a time, when the largest has a size."""
+    return max(1, min(BATCH_ROWS, BATCH_BYTES // max(row_bytes, 1)))
+
+
+@contextlib.contextmanager
+def told(problems: type[Exception]) -> Iterator[None]:
+    """A driver's error as one of RowMQ's, without what may be a secret."""
+    try:
+        yield
+    except problems as error:
+        first = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise DatabaseError(f"reading from the database failed: {first}") from None
+
+
+READERS: dict[str, Callable[..., Generator[pa.RecordBatch, None, None]]] = {
+    "postgres": postgres,
+    "sqlite": sqlite,
+    "mysql": mysql,
+}

@@ -1,0 +1,227 @@
+"""Messages into the lake: the log of each topic, without gaps, each message once.
+
+The lake is the truth: a pass begins where the books of the lake end, and the group in the database
+follows them. It is only there so that garbage collection waits for the lake.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from rowmq.errors import DataLoss, InvalidOption, LakeMismatch, UnknownGroup
+from rowmq.spark.jobs import ask
+from rowmq.spark.options import Bound
+from rowmq.spark.pipelines.archiving.desk import Desk, Part, Passed
+from rowmq.spark.pipelines.books import Books, Ends
+from rowmq.spark.pipelines.layout import MESSAGES
+from rowmq.spark.pipelines.storage import Root
+from rowmq.spark.pipelines.tasks import cores_of, run_tasks
+from rowmq.spark.pipelines.writing import Added, write_files
+from rowmq.spark.place import Place
+from rowmq.spark.source.offsets import advance, establish, standing
+from rowmq.spark.source.planning import Range, cut_offsets, share_out
+from rowmq.spark.source.reading import read_ranges
+from rowmq.store.dialect import as_text
+from rowmq.store.positions import Standing
+
+__all__ = ["Messages"]
+
+TASK_RECORDS_MAX = 250_000
+SUFFIX = "_dlq"
+"""How topics of dead letters end, unless somebody chose otherwise."""
+
+
+class Plan(NamedTuple):
+    """What a pass is to read, and where it will have come to."""
+
+    ranges: list[Range]
+    ends: Ends
+    left: int
+    lost: int
+
+
+class Piece(msgspec.Struct, frozen=True):
+    """What one task archives."""
+
+    place: Place
+    root: Root
+    ranges: tuple[Range, ...]
+    checked: bool
+
+
+class Messages(Part):
+    """Archives topics: those named, or all but those of dead letters."""
+
+    layout = MESSAGES
+    counted_by = ("partition", "offset")
+
+    def __init__(self, desk: Desk, topics: Sequence[str] | None) -> None:
+        super().__init__(desk)
+        self.topics = topics
+        self.established: set[str] = set()
+
+    def check(self) -> None:
+        super().check()
+        self.chosen()
+
+    def pass_once(self) -> Passed:
+        topics = self.chosen()
+        if not topics:
+            return Passed()
+        snapshot, books = self.open()
+        plan = self.plan(topics, books)
+        if not plan.ranges and not plan.lost:
+            return Passed()
+        added = self.write(snapshot.root, plan.ranges)
+        rows = sum(file.rows for file in added)
+        lost = plan.lost + sum(one.size for one in plan.ranges) - rows
+        self.commit(snapshot, books, added, plan.ends)
+        for topic, ends in plan.ends.items():
+            self.follow(topic, ends)
+        return Passed(rows, len(added), lost, plan.left, tuple(plan.ends))
+
+    def write(self, root: Root, ranges: Sequence[Range]) -> list[Added]:
+        """Have tasks write the messages of ranges to files."""
+        shared = share_out(
+            ranges,
+            partitions_min=None,
+            cores=cores_of(self.desk.spark),
+            records_max=TASK_RECORDS_MAX,
+        )
+        checked = self.desk.fail_on_loss
+        pieces = [Piece(self.desk.place, root, tuple(part), checked) for part in shared]
+        return run_tasks(self.desk.spark, archive_ranges, pieces, Added)
+
+    def follow(self, topic: str, ends: Mapping[int, int]) -> None:
+        """Move the group to where the lake ends."""
+        try:
+            advance(self.desk.mq, topic, self.desk.group, {id: end - 1 for id, end in ends.items()})
+        except UnknownGroup:  # it was dropped; the next pass makes it anew
+            self.established.discard(topic)
+
+    # --- what is to be read -----------------------------------------------------------------------
+
+    def chosen(self) -> list[str]:
+        """The topics to archive.
+
+        One that has no messages now is left for later: it may be one of dead letters. No group may
+        be made on those, since garbage collection would then delete letters.
+        """
+        found = {as_text(name): (int(count), letters) for name, count, letters in self.ask_topics()}
+        if self.topics is None:
+            return [
+                topic
+                for topic, (messages, letters) in found.items()
+                if messages and not letters and not has_origin(topic, found)
+            ]
+        for topic in self.topics:
+            if topic in found and found[topic][1]:
+                raise InvalidOption(
+                    f"topic {topic!r} holds dead letters: name the topic that they are from. A "
+                    f"group on this one would have garbage collection delete them"
+                )
+        return [topic for topic in self.topics if topic in found]
+
+    def ask_topics(self) -> list[tuple[str, int, int]]:
+        return ask(self.desk.mq, "spark.topics", TOPICS)  # type: ignore[return-value]
+
+    def plan(self, topics: Sequence[str], books: Books) -> Plan:
+        """What there is to read, cut to what a pass may take."""
+        ranges: list[Range] = []
+        ends: Ends = {}
+        lost = 0
+        for topic in topics:
+            known = books.ends.get(topic)
+            whole = known is None or books.estimated
+            partitions = self.partitions(topic)
+            self.heal(topic, partitions, known or {})
+            for one in partitions:
+                start = start_of(topic, one, known, whole=whole)
+                missing = max(0, one.first_offset - start)
+                if missing and self.desk.fail_on_loss:
+                    raise lost_of(topic, one, start)
+                lost += missing
+                start = max(start, one.first_offset)
+                if whole or missing:
+                    ends.setdefault(topic, {})[one.partition_id] = start
+                if start < one.next_offset:
+                    place = (one.partition_id, start, one.next_offset, one.largest_bytes)
+                    ranges.append(Range(topic, one.key, *place))
+        cut = cut_offsets(ranges, self.desk.records_max)
+        for found in cut:
+            ends.setdefault(found.topic, {})[found.partition_id] = found.end
+        left = sum(found.size for found in ranges) - sum(found.size for found in cut)
+        return Plan(cut, ends, left, lost)
+
+    def partitions(self, topic: str) -> list[Standing]:
+        """The partitions of a topic, with a group that garbage collection waits for."""
+        if topic not in self.established:
+            establish(self.desk.mq, topic, self.desk.group, Bound("earliest"))
+            self.established.add(topic)
+        found = list(standing(self.desk.mq, topic, self.desk.group).values())
+        if any(one.acked is None for one in found):  # a new key; or the group was dropped
+            establish(self.desk.mq, topic, self.desk.group, Bound("earliest"))
+            found = list(standing(self.desk.mq, topic, self.desk.group).values())
+        return found
+
+    def heal(self, topic: str, partitions: Sequence[Standing], known: Mapping[int, int]) -> None:
+        """Move a group that is behind the lake: whoever committed died before it did so, or the
+        group was made anew, or sought back.
+        """
+        behind = {
+            one.partition_id: known[one.partition_id]
+            for one in partitions
+            if one.partition_id in known
+            and (one.acked or 0) < min(known[one.partition_id], one.next_offset) - 1
+        }
+        if behind:
+            self.follow(topic, behind)
+
+
+def has_origin(topic: str, known: Mapping[str, object]) -> bool:
+    """Whether a topic is named like that of another one's dead letters."""
+    return topic.endswith(SUFFIX) and topic.removesuffix(SUFFIX) in known
+
+
+def start_of(topic: str, one: Standing, known: Mapping[int, int] | None, *, whole: bool) -> int:
+    """The first offset of a partition that the lake does not have.
+
+    Where the lake knows nothing of it, that is where the group stands, if the lake is new to the
+    topic; else the key is new, and so is all of it.
+    """
+    end = None if known is None else known.get(one.partition_id)
+    if end is None:
+        return max(one.first_offset, (one.acked or 0) + 1) if whole else 1
+    if end > one.next_offset:
+        raise LakeMismatch(
+            f"the lake has the offsets of topic {topic!r}, key {one.key or None!r}, up to "
+            f"{end - 1}, and the database only up to {one.next_offset - 1}: it was restored to an "
+            f"earlier time. What it publishes now has offsets that the lake has other messages at: "
+            f"archive it to a new lake"
+        )
+    return end
+
+
+def lost_of(topic: str, one: Standing, start: int) -> DataLoss:
+    return DataLoss(
+        f"the offsets {start} to {one.first_offset - 1} of topic {topic!r}, key "
+        f"{one.key or None!r}, were deleted before they were archived: by the topic's retention, "
+        f"or because the group was dropped. Go on without them with fail_on_loss=False "
+        f"(--allow-loss)"
+    )
+
+
+def archive_ranges(piece: Piece) -> Iterator[Added]:
+    """Write the messages of ranges to files: what a task does."""
+    names = tuple(MESSAGES.columns)
+    batches = read_ranges(piece.place, names, piece.ranges, checked=piece.checked)
+    return write_files(piece.root, MESSAGES, batches)
+
+
+# One statement, and so one moment: a letter is never seen as a message of its topic's own.
+TOPICS = """
+    SELECT p.topic, SUM(p.next_offset - p.first_offset),
+           MAX(CASE WHEN EXISTS (SELECT 1 FROM {dead_letters} d WHERE d.partition_id = p.id)
+               THEN 1 ELSE 0 END)
+    FROM {partitions} p GROUP BY p.topic ORDER BY p.topic"""

@@ -1,0 +1,87 @@
+"""Work on Spark's executors that is no query: a task for each piece of it, and what they tell."""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls them
+
+from rowmq import errors
+from rowmq.errors import DataLoss, InvalidInput, PipelineFailed, RowMQError
+
+__all__ = ["cores_of", "run_tasks"]
+
+T = TypeVar("T")
+Told = TypeVar("Told")
+
+HOPELESS = (DataLoss, InvalidInput)
+"""What would be no better if the task were tried again."""
+
+
+def run_tasks(
+    spark: SparkSession, work: Callable[[T], Iterator[Told]], pieces: Sequence[T], told: type[Told]
+) -> list[Told]:
+    """Do the work on each piece, in a task of its own, and give all that was told.
+
+    A task that fails is tried again, as Spark is set up to; what a failed one told is not given.
+    """
+    if not pieces:
+        return []
+    tasks = list(pieces)
+
+    def do(number: int) -> list[str]:
+        return list(answers(work, tasks[number]))
+
+    # Not what the optimizer may run twice, or not at all.
+    doing = F.udf(do, "array<string>", useArrow=False).asNondeterministic()
+    frame = spark.range(0, len(tasks), 1, len(tasks)).select(doing("id").alias("told"))
+    try:
+        rows = frame.collect()
+    except PySparkException as error:
+        raise failed(error) from error
+    found = [msgspec.json.decode(text, type=Answer) for row in rows for text in row["told"]]
+    for answer in found:
+        if answer.error is not None:
+            raise error_named(*answer.error)
+    return [msgspec.convert(answer.told, type=told, str_keys=True) for answer in found]
+
+
+class Answer(msgspec.Struct):
+    """What a task tells: something, or why it cannot go on."""
+
+    told: Any = None
+    error: tuple[str, str] | None = None
+
+
+def answers(work: Callable[[T], Iterator[Any]], piece: T) -> Iterator[str]:
+    try:
+        for told in work(piece):
+            yield msgspec.json.encode(Answer(told=told)).decode()
+    except HOPELESS as error:
+        yield msgspec.json.encode(Answer(error=(type(error).__name__, str(error)))).decode()
+
+
+def error_named(name: str, message: str) -> RowMQError:
+    """An error that a task told of."""
+    known: type[RowMQError] = getattr(errors, name, PipelineFailed)
+    return known(message)
+
+
+def failed(error: PySparkException) -> PipelineFailed:
+    """Why Spark gave up, in a sentence: the last line of what Python or Spark says that is one."""
+    text = (error.getMessage() or str(error)) if hasattr(error, "getMessage") else str(error)
+    lines = [line.strip() for line in str(text).splitlines() if line.strip()]
+    ours = [line for line in lines if line.startswith("rowmq.errors.")]
+    found = (ours or lines or [type(error).__name__])[-1 if ours else 0]
+    return PipelineFailed(f"Spark gave up: {found.removeprefix('rowmq.errors.')}")
+
+
+def cores_of(spark: SparkSession) -> int:
+    """How many tasks can run at a time."""
+    try:
+        return int(spark.sparkContext.defaultParallelism)
+    except PySparkException:  # Spark Connect does not tell
+        return os.cpu_count() or 1

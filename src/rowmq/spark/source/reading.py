@@ -1,0 +1,166 @@
+"""A task of the source: many ranges of the log in one query, as record batches of Spark's schema.
+
+The query gives, beside a message's own columns, the number of the range it is from; topic, key and
+partition are then looked up by that number, and never travel.
+"""
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+import pyarrow as pa
+from pyspark.sql.types import (
+    BinaryType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from rowmq.codec import Encoding
+from rowmq.errors import DataLoss
+from rowmq.spark.arrow import fetch
+from rowmq.spark.columns import headers_of, named
+from rowmq.spark.place import Place
+from rowmq.spark.source.planning import Range
+from rowmq.store.dialect import Dialect
+
+__all__ = ["COLUMNS", "EXTRA", "read_ranges"]
+
+COLUMNS = StructType(
+    [
+        StructField("key", StringType()),
+        StructField("value", BinaryType()),
+        StructField("topic", StringType()),
+        StructField("partition", LongType()),
+        StructField("offset", LongType()),
+        StructField("timestamp", TimestampType()),
+        StructField("id", StringType()),
+        StructField("headers", MapType(StringType(), StringType())),
+    ]
+)
+
+EXTRA = StructType([StructField("encoding", StringType())])
+"""Columns that are there for those who ask for them by name."""
+
+STORED = {
+    "value": ("m.payload", pa.binary()),
+    "offset": ("m.message_offset", pa.int64()),
+    "timestamp": ("m.published_at", pa.timestamp("us", "UTC")),
+    "id": ("m.message_id", pa.string()),
+    "headers": ("m.headers", pa.string()),
+    "encoding": ("m.encoding", pa.int16()),
+}
+"""The columns that a message's row has, and how they travel."""
+
+RANGES_MAX = {"postgres": 5_000, "sqlite": 5_000, "mysql": 500}
+"""How many ranges one query reads."""
+
+ENCODINGS = pa.array([encoding.name.lower() for encoding in sorted(Encoding)])
+ROW_BYTES = 200
+
+
+def read_ranges(
+    place: Place, names: Sequence[str], ranges: Sequence[Range], *, checked: bool
+) -> Iterator[pa.RecordBatch]:
+    """The messages of ranges, each range in order; `checked` raises if one is missing."""
+    most = RANGES_MAX[place.database]
+    for start in range(0, len(ranges), most):
+        run = ranges[start : start + most]
+        expected, found = sum(one.size for one in run), 0
+        for batch in read_run(place, names, run):
+            found += batch.num_rows
+            yield batch
+        if checked and found != expected:
+            raise lost(run, expected - found)
+
+
+def read_run(place: Place, names: Sequence[str], run: Sequence[Range]) -> Iterator[pa.RecordBatch]:
+    stored = {name: STORED[name] for name in names if name in STORED}
+    dialect = place.store.dialect
+    schema = pa.schema(
+        [("place", pa.int32()), *((name, kind) for name, (_, kind) in stored.items())]
+    )
+    sql = QUERIES[dialect.name](dialect, [column for column, _ in stored.values()], run)
+    largest = max(one.largest_bytes for one in run) if "value" in stored else 0
+    rows, row_bytes = sum(one.size for one in run), largest + ROW_BYTES
+    whole = partial(complete, names, run)
+    yield from map(whole, fetch(place, sql, schema, rows=rows, row_bytes=row_bytes))
+
+
+def complete(names: Sequence[str], run: Sequence[Range], batch: pa.RecordBatch) -> pa.RecordBatch:
+    """A batch with the columns that were asked for, those of the ranges looked up."""
+    place = batch.column("place")
+    columns = {}
+    for name in names:
+        if name == "headers":
+            columns[name] = headers_of(batch.column(name))
+        elif name == "encoding":
+            columns[name] = ENCODINGS.take(batch.column(name))
+        elif name in STORED:
+            columns[name] = batch.column(name)
+        elif name == "partition":
+            columns[name] = pa.array([one.partition_id for one in run], pa.int64()).take(place)
+        elif name == "key":
+            columns[name] = pa.array([one.key or None for one in run], pa.string()).take(place)
+        else:
+            columns[name] = pa.array([one.topic for one in run], pa.string()).take(place)
+    return named(columns)
+
+
+def lost(run: Sequence[Range], missing: int) -> DataLoss:
+    topics = ", ".join(sorted({repr(one.topic) for one in run}))
+    return DataLoss(
+        f"{missing} messages of topic {topics} were deleted before Spark had read them: by the "
+        f"topic's retention, or, in a batch, by garbage collection. Set "
+        f".option('failOnDataLoss', 'false') to go on without them"
+    )
+
+
+# --- the query, for each database: numbers of our own stand in it, and no names ---------------
+
+
+def postgres(dialect: Dialect, columns: Sequence[str], run: Sequence[Range]) -> str:
+    """Each range is looked up by itself: see the query of `read`."""
+    values = ", ".join(
+        f"({place}, {one.partition_id}::bigint, {one.first}::bigint, {one.end}::bigint)"
+        for place, one in enumerate(run)
+    )
+    return dialect.fill(f"""
+        SELECT {", ".join(["s.place", *columns])}
+        FROM (VALUES {values}) AS s (place, id, first_offset, end_offset)
+        CROSS JOIN LATERAL (
+            SELECT * FROM {{messages}} m
+            WHERE m.partition_id = s.id AND m.message_offset >= s.first_offset
+                AND m.message_offset < s.end_offset
+            ORDER BY m.message_offset OFFSET 0
+        ) m""")
+
+
+def sqlite(dialect: Dialect, columns: Sequence[str], run: Sequence[Range]) -> str:
+    """Columns have the types of what comes first, and so no NULL may."""
+    values = ", ".join(
+        f"({place}, {one.partition_id}, {one.first}, {one.end})" for place, one in enumerate(run)
+    )
+    typed = {"m.payload": "CAST(m.payload AS BLOB)", "m.headers": "COALESCE(m.headers, '')"}
+    return dialect.fill(f"""
+        WITH s (place, id, first_offset, end_offset) AS (VALUES {values})
+        SELECT {", ".join(["s.place", *(typed.get(column, column) for column in columns)])}
+        FROM s CROSS JOIN {{messages}} m
+            ON m.partition_id = s.id AND m.message_offset >= s.first_offset
+            AND m.message_offset < s.end_offset""")
+
+
+def mysql(dialect: Dialect, columns: Sequence[str], run: Sequence[Range]) -> str:
+    """Neither server looks up joined ranges in an index: one SELECT each."""
+    return " UNION ALL ".join(
+        dialect.fill(f"""
+            (SELECT {", ".join([f"{place} AS place", *columns])} FROM {{messages}} m
+             WHERE m.partition_id = {one.partition_id} AND m.message_offset >= {one.first}
+                AND m.message_offset < {one.end})""")
+        for place, one in enumerate(run)
+    )
+
+
+QUERIES = {"postgres": postgres, "sqlite": sqlite, "mysql": mysql}

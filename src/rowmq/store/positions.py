@@ -1,0 +1,117 @@
+"""The place of a group that nobody subscribes to: whoever reads for it keeps its own books.
+
+Spark is such a reader. It plans which offsets to read, and it knows by its own log what it has
+processed; the group's row is there so that garbage collection waits for it, and lag can be seen. So
+a place only ever moves forward here, and by many partitions at once.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from rowmq.errors import InvalidOption, UnknownGroup
+from rowmq.store.dialect import Dialect, as_text
+from rowmq.store.groups import Groups
+from rowmq.store.leases import Leases
+from rowmq.store.seeking import MOVE, Seeking, Target
+from rowmq.store.statement import Operation, Statement
+
+__all__ = ["EARLIEST", "LATEST", "Positions", "Standing"]
+
+EARLIEST, LATEST = -2, -1
+"""What stands for an offset of a partition, as in Kafka."""
+
+
+class Standing(NamedTuple):
+    """A partition: what its log holds, and how far the group has come; None if it has no place."""
+
+    key: str
+    partition_id: int
+    first_offset: int
+    next_offset: int
+    largest_bytes: int
+    acked: int | None
+
+
+class Positions:
+    """The operations of a reader that keeps its own books, for one dialect."""
+
+    def __init__(self, dialect: Dialect, groups: Groups, leases: Leases, seeking: Seeking) -> None:
+        self.dialect = dialect
+        self.groups = groups
+        self.leases = leases
+        self.seeking = seeking
+
+    def establish(self, topic: str, group: str, to: Target | None) -> Operation[bool]:
+        """See that a group is there, and that nobody subscribes to it; a new one begins at a
+        target, in the same transaction. None: it must be there. Whether it was new.
+        """
+        if to is None:
+            yield from self.find(topic, group)
+            return False
+        start = to.start or "earliest"
+        created = yield from self.groups.create(topic, group, start=start)
+        if created and to.start is None:
+            offsets = to.offsets
+            if offsets is not None:
+                offsets = yield from self.resolve(topic, offsets)
+            yield from self.seeking.seek(topic, group, key=None, to=to._replace(offsets=offsets))
+        id = yield from self.find(topic, group)
+        # A place everywhere: so it stays known where the group began, whatever comes.
+        yield from self.leases.adopt(topic, id)
+        return created
+
+    def resolve(self, topic: str, offsets: Mapping[str, int]) -> Operation[dict[str, int]]:
+        """Offsets without words for them."""
+        spans = yield from self.seeking.partitions(topic, None)
+        ends = {span.key: {EARLIEST: span.first, LATEST: span.last + 1} for span in spans}
+        return {key: ends.get(key, {}).get(offset, offset) for key, offset in offsets.items()}
+
+    def find(self, topic: str, group: str) -> Operation[int]:
+        """The id of a group that nobody subscribes to."""
+        params = (self.dialect.text(topic), self.dialect.text(group))
+        result = yield Statement("positions.find", self.dialect.sql(FIND), params)
+        if not result.rows:
+            raise UnknownGroup(
+                f"topic {topic!r} has no group {group!r}: it was dropped, or never created. Make it "
+                f"with create_group(), and its reader goes on where it was"
+            )
+        id, subscribers = result.rows[0]
+        if subscribers:
+            raise InvalidOption(
+                f"group {group!r} of topic {topic!r} has subscribers, which share its messages "
+                f"among themselves: give this reader a group of its own"
+            )
+        return int(id)
+
+    def standing(self, topic: str, group: str | None) -> Operation[list[Standing]]:
+        """Every partition of a topic, by key, with the place of a group, if one is named."""
+        params = (self.dialect.text(group or ""), self.dialect.text(topic))
+        sql = self.dialect.sql(STANDING)
+        result = yield Statement("positions.standing", sql, params, sole=True)
+        return [Standing(as_text(key), *rest) for key, *rest in result]
+
+    def advance(self, topic: str, group: str, acked: Mapping[int, int]) -> Operation[None]:
+        """Move a group's place forward, by partition id; where it is further already, it stays."""
+        id = yield from self.find(topic, group)
+        yield from self.leases.adopt(topic, id)
+        rows = [(id, partition_id, offset) for partition_id, offset in sorted(acked.items())]
+        columns = {"group_id": "bigint", "partition_id": "bigint", "acked": "bigint"}
+        keys = ("group_id", "partition_id")
+        for run in self.dialect.chunks(rows, (0 for _ in rows)):
+            source, params = self.dialect.given(columns, run)
+            forward = "t.offset_acked < w.acked"
+            sql = self.dialect.update_from("{offsets}", source, keys, MOVE, forward)
+            yield Statement("positions.advance", self.dialect.sql(sql), params)
+
+
+FIND = """
+    SELECT g.id, (SELECT COUNT(*) FROM {subscribers} s
+                  WHERE s.group_id = g.id AND s.expires_at > {now})
+    FROM {groups} g WHERE g.topic = ? AND g.consumer_group = ?"""
+
+STANDING = """
+    SELECT p.partition_key, p.id, p.first_offset, p.next_offset, p.largest_bytes, o.offset_acked
+    FROM {partitions} p
+    LEFT JOIN {groups} g ON g.topic = p.topic AND g.consumer_group = ?
+    LEFT JOIN {offsets} o ON o.group_id = g.id AND o.partition_id = p.id
+    WHERE p.topic = ? ORDER BY p.partition_key"""

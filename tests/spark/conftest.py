@@ -1,0 +1,33 @@
+"""One Spark for all tests: it takes as long to start as many of them take together."""
+
+from collections.abc import Iterator
+
+import pytest
+from pyspark.sql import SparkSession
+
+import rowmq.spark
+
+CONFIG = {
+    "spark.driver.memory": "1g",
+    # Code that runs a few times is not worth a second compilation, nor several collectors.
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.sql.shuffle.partitions": "1",
+    "spark.sql.streaming.stopTimeout": "60s",
+}
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """A local Spark with two threads and retries, which knows the format "rowmq".
+
+    There is one in a process, since a JVM has no more. What ends executors or drivers needs a
+    process of its own.
+    """
+    folder = tmp_path_factory.mktemp("spark")
+    places = {
+        "spark.local.dir": str(folder / "local"),
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+    }
+    session = rowmq.spark.session("local[2]", name="tests", config=CONFIG | places)
+    yield session
+    session.stop()
