@@ -161,7 +161,7 @@ def claim_and_settle(mq: rowmq.RowMQ) -> None:
     assert one is not None
     one.extend(60)
     one.ack()
-    two[0].nack(delay=60, error="later")
+    two[0].nack(delay=3_600, error="later")  # of a higher priority: not while tests go on
     two[1].reject(error="no")
     two[2].release()
     queue.ack(two[3:50])

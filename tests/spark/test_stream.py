@@ -108,7 +108,8 @@ def test_topics_and_keys_that_come_later_are_read_from_their_beginning(
 
 def test_a_topic_may_be_awaited(mq: rowmq.RowMQ, stream: Stream) -> None:
     options = {"topic": "later", "group": "lake"}
-    assert stream.run(**options) == []
+    stream.run(**options)  # the first batch of a stream may be empty
+    assert stream.read == []
     publish(mq, "later", 3)
     assert stream.run(**options) == [3]
 
@@ -135,7 +136,7 @@ async def test_a_small_batch_waits_for_more_but_not_for_ever(
     query = stream.start(once=False, **options, maxTriggerDelay="1h")
     try:
         await eventually(lambda: query.lastProgress is not None)
-        assert stream.batches == {}
+        assert stream.read == []
         publish(mq, "orders", 7)
         await eventually(lambda: len(stream.read) == 10)
         publish(mq, "orders", 1)

@@ -72,7 +72,7 @@ class Positions:
         result = yield Statement("positions.find", self.dialect.sql(FIND), params)
         if not result.rows:
             raise UnknownGroup(
-                f"topic {topic!r} has no group {group!r}: it was dropped, or never created. Make it "
+                f"topic {topic!r} has no group {group!r}: it was dropped, or never made. Make it "
                 f"with create_group(), and its reader goes on where it was"
             )
         id, subscribers = result.rows[0]

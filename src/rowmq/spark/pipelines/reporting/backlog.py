@@ -73,6 +73,7 @@ def lag_figure(window: Window, group: Name, points: Points, last: float) -> Mark
         title=f"Lag of {of} over time, in messages",
         say=number,
         axis=short,
+        whole=True,
     )
     return figure(plot, member(*group), f"{number(last)} at the end")
 

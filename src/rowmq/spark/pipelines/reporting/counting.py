@@ -286,7 +286,7 @@ def busiest(rows: DataFrame, names: Sequence[str], *, per: str | None = None) ->
     gathered = rows.groupBy(*names).agg(
         F.max("count").alias("most"), F.collect_list(F.struct(*others)).alias("rows")
     )
-    order = (F.desc("most"), *names)
+    order = [F.desc("most"), *(F.col(name) for name in names)]
     if per is None:
         top = gathered.orderBy(*order).limit(NAMES_MAX)
     else:

@@ -134,9 +134,8 @@ def reason_item(reason: Reason, total: float) -> Markup:
 
 
 def seen(reason: Reason) -> str:
-    if reason.times == 1:
-        return brief(reason.last)
-    return f"{brief(reason.first)} to {brief(reason.last)}"
+    first, last = brief(reason.first), brief(reason.last)
+    return last if first == last else f"{first} to {last}"
 
 
 def places(reason: Reason) -> Markup:

@@ -9,7 +9,7 @@ from rowmq.spark.pipelines.reporting.book import Book, Points
 from rowmq.spark.pipelines.reporting.live import Live
 from rowmq.spark.pipelines.reporting.reasons import Place, Reason
 from rowmq.spark.pipelines.reporting.window import Window
-from rowmq.spark.pipelines.reporting.wording import count, factor, lasting, number, share
+from rowmq.spark.pipelines.reporting.wording import UNIT, count, factor, lasting, number, share
 
 __all__ = ["Finding", "Literal", "Named", "Story", "Urgency", "findings_of", "plain"]
 
@@ -30,6 +30,9 @@ TAIL = 20.0
 """How much longer than the median the slowest hundredth may take."""
 
 TAIL_SECONDS = 30.0
+TAIL_JOBS = 100
+"""From how many jobs on one can speak of the slowest hundredth."""
+
 HOT_SHARE = 0.25
 HOT_SKEW = 5.0
 HOT_MESSAGES = 1_000
@@ -81,7 +84,8 @@ class Story(NamedTuple):
 
 def plain(sentence: Iterable[str]) -> str:
     """A sentence as text."""
-    return "".join(repr(str(part)) if isinstance(part, Named) else str(part) for part in sentence)
+    told = (repr(str(part)) if isinstance(part, Named) else str(part) for part in sentence)
+    return "".join(told).replace(UNIT, " ")
 
 
 def findings_of(story: Story) -> list[Finding]:
@@ -266,9 +270,11 @@ def judge_latency(story: Story) -> Iterator[Finding]:
     """Queues whose slowest jobs are far slower than the usual one."""
     medians = story.book.by("end_to_end", "p50", "queue")
     handling = story.book.by("handling", "p99", "queue")
+    jobs = story.book.by("finished", "count", "queue", "state")
     for name, slow in story.book.by("end_to_end", "p99", "queue").items():
         median = medians.get(name, slow)
-        if slow < TAIL_SECONDS or slow < TAIL * median:
+        done = sum(found for (queue, _), found in jobs.items() if queue == name[0])
+        if done < TAIL_JOBS or slow < TAIL_SECONDS or slow < TAIL * median:
             continue
         waits = slow > 2 * handling.get(name, slow)
         yield Finding(

@@ -1,7 +1,7 @@
 """The page: one HTML file that needs nothing else, for a screen, a phone, or paper."""
 
 from collections.abc import Iterator
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
 
@@ -9,15 +9,13 @@ from rowmq.spark.pipelines.reporting.findings import Finding, Literal, Named, St
 from rowmq.spark.pipelines.reporting.html import Markup, el, join, name, raw, visible
 from rowmq.spark.pipelines.reporting.sections import Section, sections_of
 from rowmq.spark.pipelines.reporting.totals import Totals
-from rowmq.spark.pipelines.reporting.wording import count, moment, period, share, short
+from rowmq.spark.pipelines.reporting.wording import between, count, moment, period, share, short
 
 __all__ = ["Heading", "page"]
 
 STYLE = Path(__file__).with_name("style.css")
 
 FINDINGS_MAX = 10
-
-MINUTE, MICRO = timedelta(minutes=1), timedelta(microseconds=1)
 
 URGENCIES = {Urgency.NOW: "now", Urgency.SOON: "soon", Urgency.NOTE: "note"}
 
@@ -79,8 +77,7 @@ def header(heading: Heading, story: Story | None, parts: list[Section]) -> Marku
     about = None
     if story is not None:
         since, until, bucket = story.window
-        end = moment(until - MICRO + MINUTE)
-        about = f"{moment(since)} to {end} UTC, in steps of {period(bucket)}."
+        about = f"{between(since, until)}, in steps of {period(bucket)}."
     links = [el("a", part.title, href=f"#{part.id}") for part in parts]
     return el(
         "header",
@@ -98,11 +95,6 @@ def totals_strip(totals: Totals) -> Markup:
         tile(totals.published, "messages published", f"to {count(totals.topics, 'topic')}"),
         tile(finished, "jobs finished", f"in {count(totals.queues, 'queue')}"),
         tile(
-            totals.retried,
-            "jobs tried again",
-            f"{share(totals.retried, finished)} of those finished",
-        ),
-        tile(
             given_up,
             "given up on",
             f"{count(totals.failed, 'job')}, {count(totals.dead_letters, 'message')}; "
@@ -115,6 +107,9 @@ def totals_strip(totals: Totals) -> Markup:
             f"{count(totals.groups_behind, 'group')} of {totals.groups} behind",
         ),
     ]
+    if finished:
+        part = f"{share(totals.retried, finished)} of those finished"
+        tiles.insert(2, tile(totals.retried, "jobs tried again", part))
     if totals.waiting is not None:
         tiles.append(tile(totals.waiting, "jobs in queues now", "waiting, claimed or retried"))
     return el("dl", *tiles, class_="totals")

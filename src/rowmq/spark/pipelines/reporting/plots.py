@@ -75,13 +75,17 @@ class Ladder(NamedTuple):
 # --- scales ---------------------------------------------------------------------------------------
 
 
-def nice_ticks(top: float) -> list[float]:
-    """Round numbers from zero, of which the last is the top of the axis: two to four steps."""
+def nice_ticks(top: float, *, whole: bool = False) -> list[float]:
+    """Round numbers from zero, of which the last is the top of the axis: four steps at most.
+
+    Of what is counted in whole numbers, there are no others.
+    """
     if top <= 0 or not math.isfinite(top):
         return [0.0, 1.0]
     rough = top / 3
     magnitude = 10.0 ** math.floor(math.log10(rough))
     step = next(m * magnitude for m in (1, 2, 2.5, 5, 10) if m * magnitude >= rough * 0.999)
+    step = max(step, 1.0) if whole else step
     return [step * n for n in range(math.ceil(top / step - 1e-9) + 1)]
 
 
@@ -111,11 +115,19 @@ def log_position(value: float, low: float, high: float) -> float:
 # --- lines over time ------------------------------------------------------------------------------
 
 
-def chart(window: Window, lines: Sequence[Line], *, title: str, say: Say, axis: Say) -> Markup:
+def chart(
+    window: Window,
+    lines: Sequence[Line],
+    *,
+    title: str,
+    say: Say,
+    axis: Say,
+    whole: bool = False,
+) -> Markup:
     """Lines over time, from zero; `say` words a value, `axis` does for a mark of the axis."""
     starts = window.starts
     known = [value for line in lines for value in line.values if value is not None]
-    ticks = nice_ticks(max(known, default=0.0))
+    ticks = nice_ticks(max(known, default=0.0), whole=whole)
     frame = Frame(window, ticks[-1])
     return el(
         "svg",

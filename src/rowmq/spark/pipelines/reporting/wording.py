@@ -7,6 +7,8 @@ from rowmq.doctor.wording import count
 
 __all__ = [
     "NONE",
+    "UNIT",
+    "between",
     "brief",
     "clock",
     "count",
@@ -26,6 +28,8 @@ MINUTE, HOUR, DAY = 60.0, 3_600.0, 86_400.0
 
 NONE = "\N{EN DASH}"
 TIMES = "\N{MULTIPLICATION SIGN}"
+UNIT = "\N{NO-BREAK SPACE}"
+"""What stands between a number and its unit."""
 
 LARGE = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
@@ -53,18 +57,18 @@ def short(value: float) -> str:
 def lasting(seconds: float) -> str:
     """A duration with two or three digits that matter: 4.2 ms, 1.35 s, 2 min 5 s, 3.2 h."""
     if seconds < 0.000_05:
-        return "0 ms"
+        return f"0{UNIT}ms"
     if seconds < 0.999_5:
-        return f"{seconds * 1000:.3g} ms" if seconds < 0.1 else f"{seconds * 1000:.0f} ms"
+        return f"{seconds * 1000:.3g}{UNIT}ms" if seconds < 0.1 else f"{seconds * 1000:.0f}{UNIT}ms"
     if seconds < MINUTE - 0.05:
-        return f"{seconds:.3g} s"
+        return f"{seconds:.3g}{UNIT}s"
     if round(seconds) < 10 * MINUTE:
         minutes, rest = divmod(round(seconds), 60)
-        return f"{minutes} min {rest} s" if rest else f"{minutes} min"
+        return f"{minutes}{UNIT}min{UNIT}{rest}{UNIT}s" if rest else f"{minutes}{UNIT}min"
     for length, unit in ((DAY, "days"), (HOUR, "h")):
         if seconds >= 2 * length:
-            return f"{seconds / length:.3g} {unit}"
-    return f"{seconds / MINUTE:.0f} min"
+            return f"{seconds / length:.3g}{UNIT}{unit}"
+    return f"{seconds / MINUTE:.0f}{UNIT}min"
 
 
 def share(part: float, whole: float) -> str:
@@ -73,10 +77,10 @@ def share(part: float, whole: float) -> str:
         return NONE
     percent = 100 * part / whole
     if part and percent < 0.1:
-        return "< 0.1 %"
+        return f"<{UNIT}0.1{UNIT}%"
     if part < whole and percent > 99.9:
-        return "> 99.9 %"
-    return f"{percent:.0f} %" if percent >= 10 or not part else f"{percent:.1f} %"
+        return f">{UNIT}99.9{UNIT}%"
+    return f"{percent:.0f}{UNIT}%" if percent >= 10 or not part else f"{percent:.1f}{UNIT}%"
 
 
 def factor(value: float) -> str:
@@ -87,6 +91,13 @@ def factor(value: float) -> str:
 def moment(when: datetime) -> str:
     """A day and a time of day, UTC; the zone is told once, above."""
     return f"{day(when)} {clock(when)}"
+
+
+def between(since: datetime, until: datetime) -> str:
+    """A span of time, the end of which is not in it; to whole minutes."""
+    end = until - timedelta(microseconds=1) + timedelta(minutes=1)
+    same = since.astimezone(UTC).date() == end.astimezone(UTC).date()
+    return f"{moment(since)} to {clock(end) if same else moment(end)} UTC"
 
 
 def day(when: datetime) -> str:
