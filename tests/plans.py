@@ -31,6 +31,7 @@ LARGE_TABLES = (
     "completed",
     "failed",
     "job_errors",
+    "staged",
 )
 """Tables that may grow large: to read one whole is a scan. Permits are as many as limits say."""
 

@@ -485,8 +485,9 @@ QUIETLY = ["--quiet", "-p", "no:cacheprovider", "-o", "asyncio_default_fixture_l
 
 
 def test_every_example_is_run() -> None:
-    """Each program is named in this file, or imported by one that is."""
-    tests = Path(__file__).read_text()
+    """Each program is named in this file or that of Spark, or imported by one that is."""
+    spark = Path(__file__).parent / "spark" / "test_docs_spark.py"
+    tests = Path(__file__).read_text() + spark.read_text()
     for path in sorted(EXAMPLES.glob("*/*.py")):
         siblings = [other.read_text() for other in path.parent.glob("*.py") if other != path]
         named = f'"{path.name}"' in tests or f'"{path.stem}:app"' in tests

@@ -11,6 +11,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 import rowmq
+import rowmq.spark
 from docs.extensions import examples
 
 ROOT = Path(__file__).parent.parent
@@ -131,7 +132,10 @@ def test_the_reference_has_every_public_name(site: Path, pages: dict[Path, Page]
     for client in (rowmq.RowMQ, rowmq.AsyncRowMQ):
         names = [name for name in dir(client) if not name.startswith("_")]
         wanted |= {f"rowmq.{client.__name__}.{name}" for name in names}
+    wanted |= {f"rowmq.spark.{name}" for name in rowmq.spark.__all__} - {"rowmq.spark.pipelines"}
     assert sorted(wanted - reference) == []
+    told = {anchor.rsplit(".")[-1] for anchor in reference if ".spark.pipelines." in anchor}
+    assert sorted(set(rowmq.spark.pipelines.__all__) - told) == []
 
 
 def test_examples_stand_in_the_pages_as_they_are() -> None:
@@ -140,8 +144,8 @@ def test_examples_stand_in_the_pages_as_they_are() -> None:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_the_python_of_a_page_is_run(page: str) -> None:
-    """Fences with `python` on the pages in docs/ are run by test_docs. All others are files of
-    examples/, which test_examples runs.
+    """Fences with `python` on the pages in docs/ are run by test_docs, and by tests/spark. All
+    others are files of examples/, which are run there, too.
     """
     text = (DOCS / page).read_text()
     shown = len(examples.BLOCK.findall(text))

@@ -17,6 +17,7 @@ import pytest
 
 import rowmq
 from rowmq import Message, store
+from rowmq.store.staging import Part, Stage, StagedRow, Version
 from rowmq.store.statement import Statement
 from tests.databases import Database, Databases, MySQLDatabase
 from tests.plans import LARGE_TABLES, reads_of, scans_of
@@ -363,6 +364,65 @@ def test_statements_about_a_topic_read_that_topic_only(
     ]
     reads = reads_of(subject, statements)
     assert {what: rows for what, rows in reads.items() if rows > READ_MAX} == {}
+
+
+# --- staging ------------------------------------------------------------------------------------
+
+
+def fill_stages(database: Database) -> None:
+    """Thousands of stages that others have written, with a row for every message."""
+    own = "1000000 + id - 2000 * FLOOR(id / 2000)"
+    database.execute(
+        "INSERT INTO rowmq_stages (id, batch_id, created_at, place, name) "
+        "SELECT 1000000 + id, 1000000 + id, 9000000000000000, 0, 'x' FROM rowmq_partitions "
+        "WHERE id < 2000"
+    )
+    database.execute(
+        "INSERT INTO rowmq_stage_parts (stage_id, part, precedence, messages, largest_bytes, "
+        f"target, name) SELECT {own}, id, 0, 1, 1, topic, partition_key FROM rowmq_partitions"
+    )
+    database.execute(
+        "INSERT INTO rowmq_staged (stage_id, number, nth, part, encoding, payload) "
+        "SELECT 1000000 + partition_id, message_offset, 1, 1, 1, payload FROM rowmq_messages"
+    )
+    if isinstance(database, MySQLDatabase):
+        database.execute("ANALYZE TABLE rowmq_stages, rowmq_stage_parts, rowmq_staged")
+    else:
+        database.execute("ANALYZE")
+
+
+def stage_and_publish(mq: rowmq.RowMQ, number: int) -> None:
+    """What a small batch of Spark's comes to: two tasks, whose messages are there or not."""
+    staging = mq._store.staging
+    stages = []
+    for name in ("one", "two"):
+        id = mq._run(partial(staging.open, f"{name} {number}"))
+        rows = [StagedRow(n, n, 0, 0, b"x", f"staged-{n}") for n in range(30)]
+        mq._run(partial(staging.fill, id, rows))
+        parts = [Part(n, "big", f"k{n}", 0, 1, 1) for n in range(30)]
+        mq._run(partial(staging.complete, id, parts))
+        stages.append(Stage(id, len(rows)))
+    version = Version("w", "t", number)
+    mq._run(partial(staging.publish, stages, version, notify=True))
+    for stage in stages:
+        mq._run(partial(staging.clear, stage.id, 0, 100))
+        mq._run(partial(staging.forget, stage.id))
+
+
+def test_statements_of_staging_use_indexes_only(
+    large: Callable[[str], Database], database: Database
+) -> None:
+    subject = large(database.name)
+    fill_stages(subject)
+    seen: dict[str, Statement] = {}
+    with rowmq.connect(subject.url) as mq:
+        mq._driver.observers.append(lambda statement: seen.update({statement.sql: statement}))
+        stage_and_publish(mq, 1)
+        stage_and_publish(mq, 2)
+    names = {statement.name for statement in seen.values()}
+    assert names >= {"staging.append", "staging.append_new", "staging.place", "staging.advance"}
+    hot = [s for s in seen.values() if s.name.startswith("staging.") and "SAVEPOINT" not in s.sql]
+    assert scans_of(subject, hot) == []
 
 
 def test_reading_too_much_would_be_seen(

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+import pytest
+
 import rowmq
 from tests.consuming import eventually
 from tests.databases import NAMES, Databases
@@ -41,6 +43,7 @@ def ancestors(pid: int, parents: dict[int, int]) -> list[int]:
     return line
 
 
+@pytest.mark.timeout(600)
 async def test_executors_that_die_lose_and_double_nothing(
     databases: Databases, tmp_path: Path
 ) -> None:
@@ -50,10 +53,11 @@ async def test_executors_that_die_lose_and_double_nothing(
         publish(mq, "orders", MESSAGES, keys=KEYS)
     urls = [database.url for database in chosen]
     command = [sys.executable, "-m", "tests.spark.copying", str(tmp_path), *urls]
-    with subprocess.Popen(command, start_new_session=True) as program:  # noqa: ASYNC220 - nothing else waits
+    environment = os.environ | {"SPARK_WORKER_DIR": str(tmp_path / "workers")}
+    with subprocess.Popen(command, start_new_session=True, env=environment) as program:  # noqa: ASYNC220 - nothing else waits
         try:
             for kill in range(2):
-                await eventually(partial(has_copied, clients, kill * 200), 120)
+                await eventually(partial(has_copied, clients, kill * 200), 240)
                 (victim, *_) = await eventually(lambda: executors(program.pid), 60)
                 os.kill(victim, signal.SIGKILL)
             assert program.wait(timeout=180) == 0

@@ -1,6 +1,7 @@
 """`rowmq pipeline`: what is done with topics and queues on Spark."""
 
-from datetime import timedelta
+from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import click
@@ -10,9 +11,11 @@ from rowmq.cli import names, options
 from rowmq.cli.commands import Section
 from rowmq.cli.failing import Code
 from rowmq.cli.options import Database
-from rowmq.cli.showing import emit, facts, out, plural, pulse
-from rowmq.cli.sparking import Sparking, sparking, stopping, storage
-from rowmq.cli.values import DURATION
+from rowmq.cli.pipeline_replay import replay
+from rowmq.cli.pipeline_transform import transform
+from rowmq.cli.showing import emit, facts, out, plural, pulse, visible
+from rowmq.cli.sparking import Sparking, opened, sparking, stopping, storage
+from rowmq.cli.values import DURATION, MOMENT
 
 __all__ = ["pipeline"]
 
@@ -40,7 +43,13 @@ def pipeline() -> None:
     For example:
       rowmq pipeline archive lake
       rowmq pipeline archive s3://bucket/lake --every 10s --gc
+      rowmq pipeline report lake --out report.html
+      rowmq pipeline replay lake --id fix-7 --topic orders --to-group billing
     """
+
+
+pipeline.add_command(replay)
+pipeline.add_command(transform)
 
 
 def listed(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> list[str] | None:
@@ -139,7 +148,7 @@ def archive(
     """
     if (topics and no_topics) or (queues and no_queues):
         raise click.UsageError("name topics or queues, or say that there are to be none")
-    check_database(database)
+    opened(database)
     with sparking.session("rowmq archive", quiet=as_json) as spark, stopping() as stop:
         from rowmq.spark import pipelines  # noqa: PLC0415 - only here
 
@@ -178,12 +187,6 @@ def archive(
     show_archived(result, as_json=as_json)
 
 
-def check_database(database: Database) -> None:
-    """The database must be there before Spark is started, which takes longer."""
-    with database.open():
-        pass
-
-
 def show_archived(result: Any, *, as_json: bool) -> None:
     found = msgspec.structs.asdict(result)
     if as_json:
@@ -192,3 +195,90 @@ def show_archived(result: Any, *, as_json: bool) -> None:
         out().print("nothing is new: the lake has it all")
     else:
         facts({name.replace("_", " "): count for name, count in found.items() if count})
+
+
+@pipeline.command()
+@click.argument("lake", required=False)
+@click.option(
+    "--out",
+    "-o",
+    default="report.html",
+    show_default=True,
+    metavar="FILE",
+    help="The page to write; the figures go beside it, as Parquet.",
+)
+@click.option("--since", type=MOMENT, metavar="TIME", help="Only what came at this time or later.")
+@click.option("--until", type=MOMENT, metavar="TIME", help="Only what came before this time.")
+@click.option("--bucket", type=DURATION, metavar="DURATION", help="How long a step of a plot is.")
+@click.option("--title", default="RowMQ report", show_default=True, help="What the page is called.")
+@storage
+@click.option(
+    "--url",
+    envvar="ROWMQ_URL",
+    show_envvar=True,
+    help="The database whose live tables are told of too; may be left out, if there is a lake.",
+)
+@options.prefix
+@options.schema
+@sparking
+@options.as_json
+def report(
+    sparking: Sparking,
+    lake: str | None,
+    *,
+    out: str,
+    since: datetime | None,
+    until: datetime | None,
+    bucket: timedelta | None,
+    title: str,
+    storage: dict[str, str],
+    url: str | None,
+    prefix: str,
+    schema: str | None,
+    as_json: bool,
+) -> None:
+    """Write a page about what topics and queues did.
+
+    From the lake at LAKE, from the database, or from both: throughput, latencies, retries, reasons of failures, lag and hot keys, with plots, in one file
+    that needs nothing else.
+
+    For example:
+      rowmq pipeline report lake --out monday.html --since 2026-03-02T00:00:00Z
+      rowmq pipeline report --url postgresql://user:password@host/database
+    """
+    if lake is None and not url:
+        raise click.UsageError("a report of what? Name a lake, or a database by --url")
+    if url:
+        opened(Database(url, prefix, schema))
+    with sparking.session("rowmq report", quiet=as_json) as spark:
+        from rowmq.spark import pipelines  # noqa: PLC0415 - only here
+
+        with pulse("looking", quiet=as_json) as update:
+            result = pipelines.report(
+                spark,
+                lake=lake,
+                url=url or None,
+                prefix=prefix if url else None,
+                schema=schema if url else None,
+                out=out,
+                since=since,
+                until=until,
+                bucket=bucket,
+                title=title,
+                storage_options=storage,
+                progress=lambda doing: update(doing=doing),
+            )
+    show_report(result, as_json=as_json)
+
+
+def show_report(result: Any, *, as_json: bool) -> None:
+    page, figures = Path(result.page), Path(result.figures)
+    if as_json:
+        found = msgspec.to_builtins(result.totals)
+        times = {"since": result.since, "until": result.until}
+        where = {"page": str(page), "figures": str(figures)}
+        emit({**where, **times, "totals": found, "findings": list(result.findings)})
+        return
+    facts({"page": str(page), "figures": str(figures)})
+    for finding in result.findings:
+        out().print("- ", visible(finding))

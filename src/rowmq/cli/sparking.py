@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from rowmq.cli.options import Database
 from rowmq.cli.showing import pulse
 from rowmq.errors import PipelineFailed, RowMQError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Sparking", "pairs", "sparking", "stopping", "storage"]
+__all__ = ["Sparking", "opened", "pairs", "sparking", "stopping", "storage"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -66,12 +67,13 @@ class Sparking:
 
     @contextlib.contextmanager
     def session(self, name: str, *, quiet: bool) -> Iterator["SparkSession"]:
-        """A session, which is stopped at the end."""
-        import rowmq.spark  # noqa: PLC0415 - only these commands need Spark
+        """A session, which is stopped at the end, if it was not there before."""
+        from rowmq.spark.starting import present, session  # noqa: PLC0415 - only here
 
+        known = present()
         with pulse("starting Spark", quiet=quiet):
             try:
-                spark = rowmq.spark.session(self.master, name=name, config=self.conf)
+                spark = session(self.master, name=name, config=self.conf)
             except RowMQError:
                 raise
             except Exception as error:
@@ -79,8 +81,15 @@ class Sparking:
         try:
             yield spark
         finally:
-            with contextlib.suppress(Exception):  # it may be gone already
-                spark.stop()
+            if known is None:
+                with contextlib.suppress(Exception):  # it may be gone already
+                    spark.stop()
+
+
+def opened(database: Database) -> None:
+    """See that the database is there, before Spark is started, which takes longer."""
+    with database.open():
+        pass
 
 
 def first_line(error: Exception) -> str:

@@ -6,10 +6,11 @@ SQL as literals (they are numbers that this package made): with parameters, ADBC
 whole result into memory first.
 """
 
+import atexit
 import contextlib
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import pyarrow as pa
@@ -19,12 +20,25 @@ from rowmq.engine import Options, limits_of
 from rowmq.errors import DatabaseError, DatabaseUnreachable
 from rowmq.spark.place import Place
 
-__all__ = ["fetch"]
+__all__ = ["Query", "fetch"]
 
 BATCH_BYTES = 8 * 1024 * 1024
 """About how much a task has in memory at a time, several times over."""
 
 BATCH_ROWS = 10_000
+
+# Ranges of the log are read in the order of its index: to sort them, or to have several processes
+# read them, takes half as much work again. For this transaction only.
+BY_INDEX = "SELECT " + ", ".join(
+    f"set_config('{name}', '{value}', true)"
+    for name, value in {
+        "enable_bitmapscan": "off",
+        "enable_seqscan": "off",
+        "enable_sort": "off",
+        "jit": "off",
+        "max_parallel_workers_per_gather": "0",
+    }.items()
+)
 
 KEPT: dict[str, Any] = {}
 """Connections to PostgreSQL that are not in use, by URL. Spark ends processes that have been idle
@@ -32,15 +46,26 @@ for a minute, and these with them.
 """
 
 
-def fetch(
-    place: Place, sql: str, schema: pa.Schema, *, rows: int | None = None, row_bytes: int = 0
-) -> Iterator[pa.RecordBatch]:
-    """Run a query and give its rows in batches of a schema, whose columns are the query's in order.
+class Query(NamedTuple):
+    """What is asked, and what is known of the answer.
 
-    `rows` says how many there must be; where it is not known, a driver is chosen that is sure to
-    tell of a broken connection. `row_bytes` is the size of the largest row, if that is known.
+    `columns` are the query's, in order. `by_index` says that its rows are read in the order of an
+    index. `counted` says that whoever asks knows how many rows there must be, and counts them;
+    where it is not so, a driver is chosen that is sure to tell of a broken connection. `row_bytes`
+    is the size of the largest row, if that is known.
     """
-    with contextlib.closing(READERS[place.database](place, sql, schema, rows, row_bytes)) as found:
+
+    sql: str
+    columns: pa.Schema
+    by_index: bool = False
+    counted: bool = False
+    row_bytes: int = 0
+
+
+def fetch(place: Place, query: Query) -> Iterator[pa.RecordBatch]:
+    """Run a query and give its rows in batches."""
+    schema = query.columns
+    with contextlib.closing(READERS[place.database](place, query)) as found:
         for batch in found:
             if batch.num_rows:
                 yield conform(batch, schema)
@@ -63,9 +88,7 @@ def cast(column: pa.Array, wanted: pa.DataType) -> pa.Array:
     return column.cast(wanted)
 
 
-def postgres(
-    place: Place, sql: str, schema: pa.Schema, *_: Any
-) -> Generator[pa.RecordBatch, None, None]:
+def postgres(place: Place, query: Query) -> Generator[pa.RecordBatch, None, None]:
     """By COPY, in batches of a size.
 
     A connection is kept for the next task of this process: to make one takes as long as to read
@@ -77,17 +100,28 @@ def postgres(
     target = str(place.target)
     kept = KEPT.pop(target, None)
     with told(dbapi.Error):
-        connection = kept if alive(kept) else dbapi.connect(target, autocommit=True)
+        connection = kept if alive(kept) else dbapi.connect(target)
         try:
             with connection.cursor() as cursor:
+                if query.by_index:
+                    cursor.execute(BY_INDEX)
                 cursor.adbc_statement.set_options(**size)
-                cursor.execute(sql)
-                yield from read(cursor.fetch_record_batch(), schema)
+                cursor.execute(query.sql)
+                yield from read(cursor.fetch_record_batch(), query)
+            connection.rollback()
         except BaseException:
             connection.close()
             raise
         if KEPT.setdefault(target, connection) is not connection:
             connection.close()
+
+
+@atexit.register
+def close_kept() -> None:
+    """Close what was kept for a task that never came."""
+    while KEPT:
+        with contextlib.suppress(Exception):  # the process ends anyway
+            KEPT.popitem()[1].close()
 
 
 def alive(connection: Any) -> bool:
@@ -98,6 +132,7 @@ def alive(connection: Any) -> bool:
         with connection.cursor() as cursor:
             cursor.execute("SELECT 1")
             cursor.fetchone()
+        connection.rollback()
     except Exception:  # noqa: BLE001 - whatever it is, another connection is made
         with contextlib.suppress(Exception):
             connection.close()
@@ -105,13 +140,7 @@ def alive(connection: Any) -> bool:
     return True
 
 
-def sqlite(
-    place: Place,
-    sql: str,
-    schema: pa.Schema,
-    rows: int | None,  # noqa: ARG001 - for a database
-    row_bytes: int,
-) -> Generator[pa.RecordBatch, None, None]:
+def sqlite(place: Place, query: Query) -> Generator[pa.RecordBatch, None, None]:
     """The types of columns are those of the first rows: the query leaves no NULL there."""
     from adbc_driver_sqlite import dbapi  # noqa: PLC0415 - by the databases that are used
 
@@ -121,28 +150,24 @@ def sqlite(
             f"the file of this SQLite database is not on the machine of the task: {path}. Run "
             f"Spark on the machine that has it (master local[*]), or use a server"
         )
-    few = {"adbc.sqlite.query.batch_rows": str(batch_rows(row_bytes))}
+    few = {"adbc.sqlite.query.batch_rows": str(batch_rows(query.row_bytes))}
     with (
         told(dbapi.Error),
         dbapi.connect(path, autocommit=True) as connection,
         connection.cursor() as cursor,
     ):
         cursor.adbc_statement.set_options(**few)
-        cursor.execute(sql)
-        yield from read(cursor.fetch_record_batch(), schema)
+        cursor.execute(query.sql)
+        yield from read(cursor.fetch_record_batch(), query)
 
 
-def mysql(
-    place: Place, sql: str, schema: pa.Schema, rows: int | None, row_bytes: int
-) -> Generator[pa.RecordBatch, None, None]:
-    if rows is None or urlsplit(place.url).query:
-        return mysql_by_rows(place, sql, schema, row_bytes)
-    return mysql_by_batches(place, sql, schema, row_bytes)
+def mysql(place: Place, query: Query) -> Generator[pa.RecordBatch, None, None]:
+    if query.counted and not urlsplit(place.url).query:
+        return mysql_by_batches(place, query)
+    return mysql_by_rows(place, query)
 
 
-def mysql_by_batches(
-    place: Place, sql: str, schema: pa.Schema, row_bytes: int
-) -> Generator[pa.RecordBatch, None, None]:
+def mysql_by_batches(place: Place, query: Query) -> Generator[pa.RecordBatch, None, None]:
     """Through connectorx, which tells nobody when the server goes away: rows must be counted."""
     import connectorx  # noqa: PLC0415 - by the databases that are used
 
@@ -150,17 +175,15 @@ def mysql_by_batches(
     with told(RuntimeError):
         found = connectorx.read_sql(
             url,
-            sql,
+            query.sql,
             return_type="arrow_stream",
-            batch_size=batch_rows(row_bytes),
+            batch_size=batch_rows(query.row_bytes),
             protocol="binary",
         )
-        yield from read(found, schema)
+        yield from read(found, query)
 
 
-def mysql_by_rows(
-    place: Place, sql: str, schema: pa.Schema, row_bytes: int
-) -> Generator[pa.RecordBatch, None, None]:
+def mysql_by_rows(place: Place, query: Query) -> Generator[pa.RecordBatch, None, None]:
     """Through PyMySQL, which holds back what was not asked for yet."""
     import pymysql  # noqa: PLC0415 - by the databases that are used
     from pymysql.cursors import SSCursor  # noqa: PLC0415
@@ -171,13 +194,13 @@ def mysql_by_rows(
         contextlib.closing(session.connection) as connection,
         connection.cursor(SSCursor) as cursor,
     ):
-        cursor.execute(sql)
-        while rows := cursor.fetchmany(batch_rows(row_bytes)):
+        cursor.execute(query.sql)
+        while rows := cursor.fetchmany(batch_rows(query.row_bytes)):
             columns = [
                 pa.array([plain(value) for value in column], plain_type(field.type))
-                for column, field in zip(zip(*rows, strict=True), schema, strict=True)
+                for column, field in zip(zip(*rows, strict=True), query.columns, strict=True)
             ]
-            yield pa.RecordBatch.from_arrays(columns, names=schema.names)
+            yield pa.RecordBatch.from_arrays(columns, names=query.columns.names)
 
 
 def plain(value: Any) -> Any:
@@ -191,10 +214,10 @@ def plain_type(wanted: pa.DataType) -> pa.DataType:
     return pa.large_binary() if pa.types.is_string(wanted) else wanted
 
 
-def read(found: pa.RecordBatchReader, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def read(found: pa.RecordBatchReader, query: Query) -> Iterator[pa.RecordBatch]:
     """The batches of a reader, which has as many columns as were asked for."""
-    if len(found.schema) != len(schema):
-        raise DatabaseError(f"the query gave {found.schema.names}, not {schema.names}")
+    if len(found.schema) != len(query.columns):
+        raise DatabaseError(f"the query gave {found.schema.names}, not {query.columns.names}")
     yield from found
 
 

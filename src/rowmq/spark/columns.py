@@ -21,7 +21,8 @@ def headers_of(stored: pa.Array) -> pa.Array:
     rows = len(stored)
     if stored.null_count == rows or not pc.any(pc.greater(pc.binary_length(stored), 0)).as_py():
         nothing = pa.array([], pa.string())
-        return pa.MapArray.from_arrays(pa.array([0] * (rows + 1), pa.int32()), nothing, nothing)
+        offsets = pa.repeat(pa.scalar(0, pa.int32()), rows + 1)
+        return pa.MapArray.from_arrays(offsets, nothing, nothing)
     decode = _headers.decode
     maps = [list(decode(text).items()) if text else [] for text in stored.to_pylist()]
     return pa.array(maps, HEADERS)

@@ -29,7 +29,7 @@ from pyspark.sql.types import (
 from rowmq.client import RowMQ
 from rowmq.codec import Encoding
 from rowmq.message import State
-from rowmq.spark.arrow import fetch
+from rowmq.spark.arrow import Query, fetch
 from rowmq.spark.columns import headers_of, named
 from rowmq.spark.options import JobsOptions
 from rowmq.store.dialect import Dialect
@@ -127,7 +127,7 @@ class JobsReader(DataSourceReader):
             return
         known = TABLES[self.options.what]
         schema = pa.schema([(name, travels(name, known[name][0])) for name in self.columns])
-        for batch in fetch(self.options.place, partition.sql, schema):
+        for batch in fetch(self.options.place, Query(partition.sql, schema)):
             yield named({name: finished(name, batch.column(name)) for name in self.columns})
 
 

@@ -1,8 +1,8 @@
 """Giving messages back to one group, from wherever they were kept.
 
 It is what redriving is to dead letters: the offset is opened again in the place of that group, and
-of no other. If the log has let go of the message meanwhile, it is put back where it stood: below the
-log's first offset, where only the group that it is open for will look.
+of no other. If the log has let go of the message meanwhile, it is put back where it stood: below
+the log's first offset, where only the group that it is open for will look.
 """
 
 from collections.abc import Mapping, Sequence

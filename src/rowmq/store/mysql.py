@@ -236,7 +236,7 @@ class MySQLClaims(Claims):
 
 
 class MySQLStaging(Staging):
-    generated_id = "CONCAT(g.name, '-', s.number)"
+    generated_id = "CONCAT(g.name, '-', r.number)"
 
     def lock_partitions(self, batch: int) -> Operation[None]:
         # Those that exist first: to insert what is there would lock the gap before it.

@@ -174,8 +174,9 @@ TOTALS = """
     FROM {stages} g {join} {stage_parts} t ON t.stage_id = g.id
     WHERE g.batch_id = ? GROUP BY t.target, t.name, t.precedence"""
 
+# DISTINCT: else MySQL takes the query for a part of the UPDATE, of the table that it reads.
 LANES = """
-    SELECT x.stage_id, x.part, l.id AS home_id
+    SELECT DISTINCT x.stage_id, x.part, l.id AS home_id
     FROM {stages} g {join} {stage_parts} x ON x.stage_id = g.id
     {join} {queues} q ON q.queue = x.target
     {join} {lanes} l ON l.queue_id = q.id AND l.kind = x.name AND l.precedence = x.precedence
@@ -183,11 +184,11 @@ LANES = """
 
 INSERT = """
     INSERT INTO {jobs} (id, created_at, due_at, lane_id, encoding, headers, payload)
-    SELECT s.number + ?, g.published_at, COALESCE(s.due_at, g.published_at), t.home_id, s.encoding,
-           s.headers, s.payload
-    FROM {staged} s {join} {stages} g ON g.id = s.stage_id
-    LEFT JOIN {stage_parts} t ON t.stage_id = s.stage_id AND t.part = s.part
-    WHERE s.stage_id = ? AND s.number BETWEEN ? AND ?"""
+    SELECT r.number + ?, g.published_at, COALESCE(r.due_at, g.published_at), t.home_id, r.encoding,
+           r.headers, r.payload
+    FROM {staged} r {join} {stages} g ON g.id = r.stage_id
+    LEFT JOIN {stage_parts} t ON t.stage_id = r.stage_id AND t.part = r.part
+    WHERE r.stage_id = ? AND r.number BETWEEN ? AND ?"""
 
 READY = """
     INSERT INTO {ready} (lane_id, due_at, job_id, attempts, deliveries)

@@ -101,7 +101,7 @@ class Version(NamedTuple):
 class Staging(ABC):
     """The operations on stages, and how they are published to topics; for one dialect."""
 
-    generated_id = "g.name || '-' || s.number"
+    generated_id = "g.name || '-' || r.number"
     """The id of a message that came without one."""
 
     def __init__(self, topics: Topics, jobs: Jobs) -> None:
@@ -249,7 +249,7 @@ class Staging(ABC):
 
     def template(self, sql: str) -> str:
         """SQL with the id of each row in its place."""
-        return sql.replace("<id>", f"COALESCE(s.name, {self.generated_id})")
+        return sql.replace("<id>", f"COALESCE(r.name, {self.generated_id})")
 
     def attempt(self, name: str, template: str, params: Sequence[Any]) -> Operation[None]:
         """Run a statement; after a `UniqueViolation` the transaction can go on."""
@@ -357,13 +357,13 @@ PLACE = """
     WHERE g.batch_id = ?"""
 
 COUNT = """
-    SELECT COUNT(*) FROM {stages} g {join} {staged} s ON s.stage_id = g.id WHERE g.batch_id = ?"""
+    SELECT COUNT(*) FROM {stages} g {join} {staged} r ON r.stage_id = g.id WHERE g.batch_id = ?"""
 
 # Rows are read in their own order, and the part of each is looked up: a join that may be turned
 # around could read a whole stage for every part.
 _ROWS = """
-    FROM {stages} g {join} {staged} s ON s.stage_id = g.id
-    LEFT JOIN {stage_parts} t ON t.stage_id = s.stage_id AND t.part = s.part
+    FROM {stages} g {join} {staged} r ON r.stage_id = g.id
+    LEFT JOIN {stage_parts} t ON t.stage_id = r.stage_id AND t.part = r.part
     WHERE g.batch_id = ?"""
 
 _APPEND = """
@@ -371,28 +371,28 @@ _APPEND = """
                             published_at)"""
 
 APPEND = f"""{_APPEND}
-    SELECT t.home_id, t.first_offset + s.nth, <id>, s.payload, s.encoding, s.headers,
+    SELECT t.home_id, t.first_offset + r.nth, <id>, r.payload, r.encoding, r.headers,
            g.published_at {_ROWS}"""
 
 # What is wide is looked up at the end: only numbers and ids are sorted.
 APPEND_NEW = f"""{_APPEND}
-    SELECT n.home_id, p.next_offset + n.nth - 1, n.message_id, s.payload, s.encoding, s.headers,
-           n.published_at
+    SELECT o.home_id, p.next_offset + o.nth - 1, o.message_id, r.payload, r.encoding, r.headers,
+           o.published_at
     FROM (
-        SELECT f.*, ROW_NUMBER() OVER (PARTITION BY f.home_id ORDER BY f.place, f.number) AS nth
+        SELECT w.*, ROW_NUMBER() OVER (PARTITION BY w.home_id ORDER BY w.place, w.number) AS nth
         FROM (
-            SELECT s.stage_id, s.number, g.place, g.published_at, t.home_id, <id> AS message_id,
-                   ROW_NUMBER() OVER (PARTITION BY t.home_id, <id> ORDER BY g.place, s.number)
+            SELECT r.stage_id, r.number, g.place, g.published_at, t.home_id, <id> AS message_id,
+                   ROW_NUMBER() OVER (PARTITION BY t.home_id, <id> ORDER BY g.place, r.number)
                        AS times
             {_ROWS} AND (
                 SELECT m.message_offset FROM {{messages}} m
                 WHERE m.partition_id = t.home_id AND m.message_id = <id>
             ) IS NULL
-        ) f
-        WHERE f.times = 1
-    ) n
-    LEFT JOIN {{staged}} s ON s.stage_id = n.stage_id AND s.number = n.number
-    LEFT JOIN {{partitions}} p ON p.id = n.home_id"""
+        ) w
+        WHERE w.times = 1
+    ) o
+    LEFT JOIN {{staged}} r ON r.stage_id = o.stage_id AND r.number = o.number
+    LEFT JOIN {{partitions}} p ON p.id = o.home_id"""
 
 SUMS = """
     SELECT x.home_id AS id, SUM(x.messages) AS messages, MAX(x.largest_bytes) AS largest

@@ -197,7 +197,13 @@ def window_in(extent: Extent | None, span: Span, bucket: timedelta | None) -> Wi
         return None
     since = span.since or extent.first
     until = span.until or extent.last + MICRO
-    return None if since >= until else window_of(since, until, bucket)
+    if since >= until:
+        return None
+    window = window_of(since, until, bucket)
+    if span.until is None and until - since < window.bucket:
+        # One message is not a million a second because it took a microsecond.
+        return Window(since, since + window.bucket, window.bucket)
+    return window
 
 
 def sources(lake: Lake | None, tables: Tables, live: Live | None) -> list[str]:

@@ -1,6 +1,7 @@
 """Work on Spark's executors that is no query: a task for each piece of it, and what they tell."""
 
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
@@ -16,6 +17,10 @@ __all__ = ["cores_of", "run_tasks"]
 
 T = TypeVar("T")
 Told = TypeVar("Told")
+
+OURS = "rowmq.errors."
+RAISED = re.compile(r"(?!org\.|java\.|SQLSTATE)[A-Za-z_][\w.]*: \S")
+"""The last line of a traceback."""
 
 HOPELESS = (DataLoss, InvalidInput)
 """What would be no better if the task were tried again."""
@@ -71,12 +76,13 @@ def error_named(name: str, message: str) -> RowMQError:
 
 
 def failed(error: PySparkException) -> PipelineFailed:
-    """Why Spark gave up, in a sentence: the last line of what Python or Spark says that is one."""
-    text = (error.getMessage() or str(error)) if hasattr(error, "getMessage") else str(error)
-    lines = [line.strip() for line in str(text).splitlines() if line.strip()]
-    ours = [line for line in lines if line.startswith("rowmq.errors.")]
-    found = (ours or lines or [type(error).__name__])[-1 if ours else 0]
-    return PipelineFailed(f"Spark gave up: {found.removeprefix('rowmq.errors.')}")
+    """Why Spark gave up, in a sentence: what Python raised, or else what Spark says first."""
+    text = error.getMessage() or str(error)
+    lines = [line.rstrip() for line in text.splitlines() if line.strip()]
+    raised = [line for line in lines if RAISED.match(line)]
+    ours = [line for line in raised if line.startswith(OURS)]
+    found = (ours or raised or lines[:1] or [type(error).__name__])[-1]
+    return PipelineFailed(f"Spark gave up: {found.strip().removeprefix(OURS)}")
 
 
 def cores_of(spark: SparkSession) -> int:

@@ -4,7 +4,7 @@ The query gives, beside a message's own columns, the number of the range it is f
 partition are then looked up by that number, and never travel.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import pyarrow as pa
@@ -20,11 +20,10 @@ from pyspark.sql.types import (
 
 from rowmq.codec import Encoding
 from rowmq.errors import DataLoss
-from rowmq.spark.arrow import fetch
+from rowmq.spark.arrow import Query, fetch
 from rowmq.spark.columns import headers_of, named
 from rowmq.spark.place import Place
 from rowmq.spark.source.planning import Range
-from rowmq.store.dialect import Dialect
 
 __all__ = ["COLUMNS", "EXTRA", "read_ranges"]
 
@@ -54,6 +53,18 @@ STORED = {
 }
 """The columns that a message's row has, and how they travel."""
 
+RANGES: dict[str, Callable[[Range], object]] = {
+    "key": lambda one: one.key or None,
+    "topic": lambda one: one.topic,
+    "partition": lambda one: one.partition_id,
+}
+"""The columns that all messages of a range have alike."""
+
+RANGE_TYPES = {"key": pa.string(), "topic": pa.string(), "partition": pa.int64()}
+
+TYPED = {"m.payload": "CAST(m.payload AS BLOB)", "m.headers": "COALESCE(m.headers, '')"}
+"""How SQLite is asked: there, columns have the types of what comes first, and so no NULL may."""
+
 RANGES_MAX = {"postgres": 5_000, "sqlite": 5_000, "mysql": 500}
 """How many ranges one query reads."""
 
@@ -69,29 +80,37 @@ def read_ranges(
     for start in range(0, len(ranges), most):
         run = ranges[start : start + most]
         expected, found = sum(one.size for one in run), 0
-        for batch in read_run(place, names, run):
+        for batch in read_run(place, names, run, counted=checked):
             found += batch.num_rows
             yield batch
         if checked and found != expected:
             raise lost(run, expected - found)
 
 
-def read_run(place: Place, names: Sequence[str], run: Sequence[Range]) -> Iterator[pa.RecordBatch]:
-    stored = {name: STORED[name] for name in names if name in STORED}
+def read_run(
+    place: Place, names: Sequence[str], run: Sequence[Range], *, counted: bool
+) -> Iterator[pa.RecordBatch]:
     dialect = place.store.dialect
-    schema = pa.schema(
-        [("place", pa.int32()), *((name, kind) for name, (_, kind) in stored.items())]
-    )
-    sql = QUERIES[dialect.name](dialect, [column for column, _ in stored.values()], run)
+    stored = {name: STORED[name] for name in names if name in STORED} or {
+        "offset": STORED["offset"]
+    }
+    types = [(name, kind) for name, (_, kind) in stored.items()]
+    columns = [column for column, _ in stored.values()]
+    if dialect.name == "sqlite":
+        columns = [TYPED.get(column, column) for column in columns]
+    if len(run) == 1:
+        sql = dialect.fill(one_range(columns, run[0]))
+    else:
+        types.insert(0, ("place", pa.int32()))
+        sql = dialect.fill(QUERIES[dialect.name](columns, run))
     largest = max(one.largest_bytes for one in run) if "value" in stored else 0
-    rows, row_bytes = sum(one.size for one in run), largest + ROW_BYTES
-    whole = partial(complete, names, run)
-    yield from map(whole, fetch(place, sql, schema, rows=rows, row_bytes=row_bytes))
+    columns_of = pa.schema(types)
+    query = Query(sql, columns_of, by_index=True, counted=counted, row_bytes=largest + ROW_BYTES)
+    yield from map(partial(complete, names, run), fetch(place, query))
 
 
 def complete(names: Sequence[str], run: Sequence[Range], batch: pa.RecordBatch) -> pa.RecordBatch:
     """A batch with the columns that were asked for, those of the ranges looked up."""
-    place = batch.column("place")
     columns = {}
     for name in names:
         if name == "headers":
@@ -100,12 +119,11 @@ def complete(names: Sequence[str], run: Sequence[Range], batch: pa.RecordBatch) 
             columns[name] = ENCODINGS.take(batch.column(name))
         elif name in STORED:
             columns[name] = batch.column(name)
-        elif name == "partition":
-            columns[name] = pa.array([one.partition_id for one in run], pa.int64()).take(place)
-        elif name == "key":
-            columns[name] = pa.array([one.key or None for one in run], pa.string()).take(place)
         else:
-            columns[name] = pa.array([one.topic for one in run], pa.string()).take(place)
+            values = pa.array([RANGES[name](one) for one in run], RANGE_TYPES[name])
+            alone = len(run) == 1
+            places = batch.column("place") if not alone else None
+            columns[name] = pa.repeat(values[0], batch.num_rows) if alone else values.take(places)
     return named(columns)
 
 
@@ -121,44 +139,48 @@ def lost(run: Sequence[Range], missing: int) -> DataLoss:
 # --- the query, for each database: numbers of our own stand in it, and no names ---------------
 
 
-def postgres(dialect: Dialect, columns: Sequence[str], run: Sequence[Range]) -> str:
+def one_range(columns: Sequence[str], one: Range) -> str:
+    """A range by itself, which every database reads by its index."""
+    return f"""
+        SELECT {", ".join(columns)} FROM {{messages}} m
+        WHERE m.partition_id = {one.partition_id} AND m.message_offset >= {one.first}
+            AND m.message_offset < {one.end}
+        ORDER BY m.message_offset"""
+
+
+def postgres(columns: Sequence[str], run: Sequence[Range]) -> str:
     """Each range is looked up by itself: see the query of `read`."""
     values = ", ".join(
         f"({place}, {one.partition_id}::bigint, {one.first}::bigint, {one.end}::bigint)"
         for place, one in enumerate(run)
     )
-    return dialect.fill(f"""
+    return f"""
         SELECT {", ".join(["s.place", *columns])}
         FROM (VALUES {values}) AS s (place, id, first_offset, end_offset)
         CROSS JOIN LATERAL (
-            SELECT * FROM {{messages}} m
+            SELECT {", ".join(columns)} FROM {{messages}} m
             WHERE m.partition_id = s.id AND m.message_offset >= s.first_offset
                 AND m.message_offset < s.end_offset
             ORDER BY m.message_offset OFFSET 0
-        ) m""")
+        ) m"""
 
 
-def sqlite(dialect: Dialect, columns: Sequence[str], run: Sequence[Range]) -> str:
-    """Columns have the types of what comes first, and so no NULL may."""
+def sqlite(columns: Sequence[str], run: Sequence[Range]) -> str:
     values = ", ".join(
         f"({place}, {one.partition_id}, {one.first}, {one.end})" for place, one in enumerate(run)
     )
-    typed = {"m.payload": "CAST(m.payload AS BLOB)", "m.headers": "COALESCE(m.headers, '')"}
-    return dialect.fill(f"""
+    return f"""
         WITH s (place, id, first_offset, end_offset) AS (VALUES {values})
-        SELECT {", ".join(["s.place", *(typed.get(column, column) for column in columns)])}
+        SELECT {", ".join(["s.place", *columns])}
         FROM s CROSS JOIN {{messages}} m
             ON m.partition_id = s.id AND m.message_offset >= s.first_offset
-            AND m.message_offset < s.end_offset""")
+            AND m.message_offset < s.end_offset"""
 
 
-def mysql(dialect: Dialect, columns: Sequence[str], run: Sequence[Range]) -> str:
+def mysql(columns: Sequence[str], run: Sequence[Range]) -> str:
     """Neither server looks up joined ranges in an index: one SELECT each."""
     return " UNION ALL ".join(
-        dialect.fill(f"""
-            (SELECT {", ".join([f"{place} AS place", *columns])} FROM {{messages}} m
-             WHERE m.partition_id = {one.partition_id} AND m.message_offset >= {one.first}
-                AND m.message_offset < {one.end})""")
+        f"({one_range([f'{place} AS place', *columns], one)} LIMIT {one.size})"
         for place, one in enumerate(run)
     )
 

@@ -24,6 +24,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from rowmq.client import RowMQ
+from rowmq.errors import DataLoss
 from rowmq.spark.options import Bound, TopicsOptions
 from rowmq.spark.source.batch import read_task, tasks_of
 from rowmq.spark.source.offsets import (
@@ -81,6 +82,7 @@ class TopicsStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:  # noqa: N802 - Spark's
         self.advance(start)
         partitions = self.partitions_now()
+        refuse_ahead(start, partitions)
         self._latest = {
             topic: {key: one.next_offset for key, one in known.items()}
             for topic, known in partitions.items()
@@ -182,7 +184,7 @@ class TopicsStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             acked = {
                 known[key].partition_id: end - 1
                 for key, end in ends.items()
-                if key in known and (known[key].acked or 0) < end - 1
+                if key in known and (known[key].acked or 0) < end - 1 < known[key].next_offset
             }
             advance(self.mq, topic, self.group, acked)
 
@@ -190,6 +192,21 @@ class TopicsStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._mq is not None:
             self._mq.close()
             self._mq = None
+
+
+def refuse_ahead(start: Offsets, partitions: Mapping[str, Mapping[str, Standing]]) -> None:
+    """Raise if Spark has read more than there ever was: these are not the messages it knows."""
+    for topic, known in partitions.items():
+        for key, offset in start.get(topic, {}).items():
+            one = known.get(key)
+            if one is None or offset > one.next_offset:
+                last = 0 if one is None else one.next_offset - 1
+                raise DataLoss(
+                    f"the checkpoint is ahead of the database: topic {topic!r}, key "
+                    f"{key or None!r}, was read up to offset {offset - 1}, and ends with {last}. "
+                    f"It was restored to an earlier time, or is another one: begin with a new "
+                    f"checkpoint and a new group"
+                )
 
 
 def next_offset(one: Standing) -> int:

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from rowmq.errors import DataLoss
 from rowmq.message import State
-from rowmq.spark.arrow import fetch
+from rowmq.spark.arrow import Query, fetch
 from rowmq.spark.columns import named
 from rowmq.spark.jobs import FINISHED, FINISHED_JOBS, ask, finished, literal, select, travels
 from rowmq.spark.options import JobsOptions
@@ -247,7 +247,7 @@ def read_jobs(piece: Piece) -> Iterator[pa.RecordBatch]:
     where = f"r.queue_id = {piece.queue_id} AND {within}"
     sql = FINISHED_JOBS.format(columns=chosen, table=TABLES[state], where=where)
     wanted, found = pa.array(piece.ids, pa.int64()), 0
-    for batch in fetch(piece.place, dialect.fill(sql), schema):
+    for batch in fetch(piece.place, Query(dialect.fill(sql), schema)):
         mine = batch.filter(pc.is_in(batch.column("id"), wanted))
         found += mine.num_rows
         yield named({name: finished(name, mine.column(name)) for name in columns})

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 import pyarrow as pa
 
-from rowmq.spark.arrow import fetch
+from rowmq.spark.arrow import Query, fetch
 from rowmq.spark.columns import named
 from rowmq.spark.jobs import LETTER, LETTERS, ask, finished, literal, select, travels
 from rowmq.spark.options import JobsOptions
@@ -109,7 +109,7 @@ def read_letters(place: Place, ranges: Sequence[Range]) -> Iterator[pa.RecordBat
             for one in ranges[start : start + RANGES_MAX]
         )
         sql = dialect.fill(LETTERS.format(columns=chosen, where=f"({where})"))
-        for batch in fetch(place, sql, schema):
+        for batch in fetch(place, Query(sql, schema)):
             yield named({name: finished(name, batch.column(name)) for name in columns})
 
 

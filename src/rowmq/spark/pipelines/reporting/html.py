@@ -12,7 +12,7 @@ __all__ = ["Markup", "el", "join", "member", "name", "raw", "visible"]
 EMPTY = frozenset({"br", "hr", "meta", "path", "line", "rect", "circle", "polyline"})
 """Elements without an end tag, in HTML, or that are never given anything to hold."""
 
-UNDER = " \N{SINGLE RIGHT-POINTING ANGLE QUOTATION MARK} "
+UNDER = "\N{NO-BREAK SPACE}\N{SINGLE RIGHT-POINTING ANGLE QUOTATION MARK} "
 
 CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]")
 """What cannot be seen, or turns around how the text beside it is read."""

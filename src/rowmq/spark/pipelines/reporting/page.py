@@ -139,7 +139,7 @@ def attention(findings: list[Finding]) -> Markup:
         el(
             "ol", *(finding_item(finding) for finding in findings[:FINDINGS_MAX]), class_="findings"
         ),
-        el("p", f"{count(rest, 'lesser matter')} more in the sections below.", class_="note")
+        el("p", f"And {count(rest, 'lesser matter')}: see the sections below.", class_="note")
         if rest > 0
         else None,
     )

@@ -35,6 +35,9 @@ LARGE = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 PERIODS = ((DAY, "day"), (HOUR, "hour"), (MINUTE, "minute"), (1.0, "second"))
 
+READABLE = 5
+"""From here on a rate says something without digits behind the point."""
+
 RATES = ((1.0, "s"), (MINUTE, "min"), (HOUR, "h"), (DAY, "day"))
 
 
@@ -123,7 +126,7 @@ def period(length: timedelta) -> str:
 def rate_unit(per_second: float) -> tuple[float, str]:
     """The seconds and the name of the unit of time in which a rate is a number to be read."""
     for seconds, unit in RATES:
-        if per_second * seconds >= 1:
+        if per_second * seconds >= READABLE:
             return seconds, unit
     return RATES[-1]
 

@@ -1,0 +1,1 @@
+"""The parts of a replay: what is chosen, in which chunks, and where it goes."""
