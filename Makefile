@@ -9,13 +9,13 @@ READY := $(VENV)/.ready
 PARALLEL := --numprocesses=3 --dist=worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check test bench docs format clean
+.PHONY: help demo check test bench bench-spark docs format clean
 
 help: ## Show this list
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
 
-demo: $(READY) ## See it work on SQLite, by real workers, in half a minute
-	@$(BIN)/rowmq demo
+demo: $(READY) ## See it work on SQLite, by real workers, with a lake and a report by Spark, in a minute
+	@$(BIN)/rowmq demo --spark
 
 check: $(READY) ## Format, lint, types, layers and unit tests; no server, under a minute
 	@$(BIN)/ruff format --check .
@@ -29,6 +29,9 @@ test: $(READY) ## All tests, on SQLite, PostgreSQL and MariaDB servers of their 
 
 bench: $(READY) ## Measure publishing against the raw limit of each database
 	@$(BIN)/python -m benchmarks.publish
+
+bench-spark: $(READY) ## Measure Spark's reads and writes against its own JDBC, on PostgreSQL
+	@$(BIN)/python -m benchmarks.spark
 
 # The warning that is turned off is about a future MkDocs, not about these pages; all others are errors.
 docs: $(READY) ## Build the documentation into site/, with every warning an error

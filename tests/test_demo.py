@@ -17,7 +17,9 @@ import rowmq
 from rowmq.cli.main import app
 
 SECONDS = 90
+SPARK_SECONDS = 240
 PROMISES = 10
+SPARK_PROMISES = 2
 
 SHORTER = (
     "import rowmq.cli.demo as d; d.FIRST, d.SECOND, d.PAUSE_SECONDS, d.TWICE = 26, 10, 0.02, 5"
@@ -59,9 +61,9 @@ class Running:
                 return found
         raise AssertionError(f"{wanted!r} was not printed:\n{self.text}")
 
-    def end(self) -> int:
+    def end(self, seconds: float = SECONDS) -> int:
         """Read what is left; the exit code."""
-        rest, _ = self.process.communicate(timeout=SECONDS)
+        rest, _ = self.process.communicate(timeout=seconds)
         self.text += rest
         return self.process.returncode
 
@@ -113,6 +115,30 @@ def test_it_ends_by_itself_with_every_promise_held_and_leaves_nothing(tmp_path: 
         assert all(map(is_gone, demo.pids))
         assert list(demo.temporary.iterdir()) == []
         assert list(tmp_path.iterdir()) == [demo.temporary]
+
+
+def test_with_spark_it_ends_with_a_lake_and_a_report(tmp_path: Path) -> None:
+    with running(tmp_path, "--spark") as demo:
+        assert demo.end(SPARK_SECONDS) == 0, demo.text
+        assert demo.text.count("  held  ") == PROMISES + SPARK_PROMISES, demo.text
+        (folder,) = demo.temporary.glob("rowmq-demo-*")
+        page = folder / "report.html"
+        assert f"report   {page.as_uri()}\n" in demo.text
+        assert "37 messages in 1 topic, 1 dead letter\n" in demo.text
+        assert "yen have no cents" in page.read_text()
+        assert page.with_suffix(".parquet").is_file()
+        for table in ("messages", "dead_letters", "jobs", "lag"):
+            assert list((folder / "lake" / table / "_delta_log").glob("*.json"))
+        assert all(map(is_gone, demo.pids))
+
+
+def test_without_the_extra_it_says_so_before_it_begins(tmp_path: Path) -> None:
+    missing = f"import sys; sys.modules['pyspark'] = None; {SHORTER}"
+    with running(tmp_path, "--spark", program=missing) as demo:
+        assert demo.end() == 1
+        assert "pip install 'rowmq[spark]'" in demo.text
+        assert "worker" not in demo.text
+        assert list(demo.temporary.iterdir()) == []
 
 
 def test_a_broken_promise_is_told_and_is_exit_code_1(tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ def main(folder: Path, batch: int, urls: Sequence[str]) -> None:
     queries = []
     for number, url in enumerate(urls):
         source = spark.readStream.option("maxFilesPerTrigger", 1).text(str(folder / "in"))
-        rows = source.repartition(2).withColumn("key", F.substring("value", -1, 1))
+        rows = source.withColumn("key", F.substring("value", -1, 1))
         stream = rows.writeStream.format("rowmq").options(url=url, topic=TOPIC)
         stream = stream.option("checkpointLocation", str(folder / f"checkpoint {number}"))
         queries.append(stream.trigger(availableNow=True).start())

@@ -15,9 +15,13 @@ import pytest
 from pyspark.sql import SparkSession
 
 import rowmq
-from rowmq.errors import DataLoss, InvalidOption, LakeConflict, LakeMismatch
+from rowmq.errors import DataLoss, InvalidOption, LakeConflict, LakeError, LakeMismatch
 from rowmq.spark.pipelines.archive import ArchiveProgress, ArchiveResult, archive
 from rowmq.spark.pipelines.archiving import desk, messages
+from rowmq.spark.pipelines.lake import commit, snapshot_of
+from rowmq.spark.pipelines.layout import LAYOUTS
+from rowmq.spark.pipelines.storage import lake_of
+from rowmq.spark.pipelines.writing import Added
 from tests.databases import Database, Databases
 from tests.spark.lakes import files_of, places, rows_by_deltalake, rows_by_spark
 
@@ -327,8 +331,30 @@ def test_small_files_become_large_ones_and_rows_stay_as_they_are(lake: Archive) 
     assert places(lake.rows()) == expected
     assert len(rows_by_spark(lake.spark, lake.lake, "messages")) == 12
     lake.publish("a/b", 1, key="k0")
-    assert lake.run(vacuum_after=0, compact_every=1).messages == 1
+    with pytest.raises(InvalidOption, match="an hour or more"):
+        lake.run(vacuum_after=60)
+    assert lake.run(vacuum_after=3600, compact_every=1).messages == 1
     assert len(lake.rows()) == 13
+
+
+def test_a_new_lake_has_all_that_is_there_whatever_its_group_has_read(lake: Archive) -> None:
+    lake.publish("orders", 5)
+    lake.mq.create_group("orders", "lake", start="latest")
+    lake.publish("orders", 3)
+    assert lake.run(gc=True).messages == 8
+    assert set(places(lake.rows()).values()) == {1}
+
+
+def test_files_that_the_driver_does_not_see_are_not_committed(lake: Archive) -> None:
+    lake.publish("orders", 1)
+    lake.run()
+    snapshot = snapshot_of(lake_of(lake.lake), LAYOUTS["messages"])
+    assert snapshot is not None
+    (file,) = snapshot.files()
+    elsewhere = Added("topic=orders/elsewhere.parquet", 10, 1, dict(file.values), "{}")
+    with pytest.raises(LakeError, match="that all machines share"):
+        commit(snapshot, [elsewhere], {})
+    assert len(lake.rows()) == 1
 
 
 def test_a_pass_takes_a_limited_number_and_the_rest_follows(lake: Archive) -> None:

@@ -31,6 +31,13 @@ def url(databases: Databases) -> str:
 
 
 @pytest.fixture
+def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current directory."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
 def lake(tmp_path: Path) -> str:
     return str(tmp_path / "lake")
 
@@ -67,39 +74,24 @@ def test_replay_and_report_work_on_what_was_archived(url: str, lake: str, tmp_pa
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
-        (["archive"], 2, "LAKE"),
-        (["archive", "lake", "--topic", "ordrs"], 1, "did you mean 'orders'"),
-        (["archive", "lake", "--no-topics", "--topic", "a"], 2, "or say that there are to be none"),
-        (["archive", "lake", "--conf", "nonsense"], 2, "write name=value"),
-        (["replay", "lake", "--id", "x", "--topic", "orders"], 1, "replay where to"),
-        (["replay", "lake", "--id", "x", "--to-topic", "t"], 1, "replay what"),
-        (["replay", "nowhere", "--id", "x", "--topic", "o", "--to-topic", "t"], 1, "archive"),
-        (["transform", "no_such:f", *"--topic o --group g --to-topic t".split()], 2, "checkpoint"),
-        (
-            ["transform", "no_such:f", *"--topic o --group g --to-topic t --checkpoint c".split()],
-            1,
-            "there is no module 'no_such'",
-        ),
-        (
-            ["transform", "tests.spark.streams:doubled", *"--topic o --group g".split()]
-            + ["--checkpoint", "c"],
-            2,
-            "where to?",
-        ),
+        ("archive", 2, "LAKE"),
+        ("archive lake --topic ordrs", 1, "did you mean 'orders'"),
+        ("archive lake --no-topics --topic a", 2, "or say that there are to be none"),
+        ("archive lake --conf nonsense", 2, "write name=value"),
+        ("replay lake --id x --topic orders", 1, "replay where to"),
+        ("replay lake --id x --to-topic t", 1, "replay what"),
+        ("replay nowhere --id x --topic o --to-topic t", 1, "archive something first"),
+        ("transform a:f --topic o --group g --to-topic t", 2, "checkpoint"),
+        ("transform a:f --topic o --group g --checkpoint c", 2, "where to?"),
+        ("transform no:f --topic o --group g --to-topic t --checkpoint c", 1, "no module 'no'"),
     ],
 )
 def test_a_wrong_call_is_told_and_changes_nothing(
-    url: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    words: list[str],
-    code: int,
-    message: str,
+    url: str, empty_folder: Path, words: str, code: int, message: str
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    result = invoke(url, "pipeline", *words)
+    result = invoke(url, "pipeline", *words.split())
     assert (result.exit_code, message in result.stderr) == (code, True), result.stderr
-    assert list(tmp_path.iterdir()) == []
+    assert list(empty_folder.iterdir()) == []
 
 
 def test_a_database_that_is_not_there_is_told_before_spark_starts(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from rowmq.spark.pipelines import Report, archive, report
 from rowmq.spark.pipelines.layout import LAYOUTS
 from rowmq.spark.pipelines.reporting import counting
 from rowmq.spark.pipelines.reporting.errors import normalised, reason_of
+from rowmq.spark.pipelines.reporting.live import look
 from tests.databases import Database
 from tests.unit.spark.test_report_errors import ALIKE
 
@@ -258,6 +259,19 @@ def test_what_is_in_the_lake_and_in_the_database_counts_once(
     assert figures.of("jobs_now", "count", ("queue", "state"))[EVIL, "pending"] == 2
     assert "the live tables of" in made.page.read_text(encoding="utf-8")
     assert database.url not in made.page.read_text(encoding="utf-8")
+
+
+def test_topics_of_dead_letters_are_known_by_what_they_hold(database: Database) -> None:
+    with rowmq.connect(database.url) as mq:
+        mq.publish("orders", 1)
+        mq.publish("clicks", 1)
+        with mq.subscribe("orders", group="billing", dlq_suffix=".dead") as sub:
+            sub.poll(timeout=30)[0].reject(error="no way")
+        seen = look(mq)
+        assert (seen.letter_topics, seen.letter_origins) == (("orders.dead",), ("orders",))
+        assert mq.redrive("orders") == 1
+        seen = look(mq)
+        assert (seen.letter_topics, seen.letter_origins) == ((), ())
 
 
 def fill(mq: rowmq.RowMQ) -> None:

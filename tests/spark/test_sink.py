@@ -41,13 +41,26 @@ def left(database: Database) -> list[int]:
     return [database.execute(f"SELECT COUNT(*) FROM rowmq_{t}")[0][0] for t in STAGING]
 
 
+def leave_stage(database: Database) -> None:
+    """What is left of a task that died long ago."""
+    for sql in (
+        "stages (id, created_at, name) VALUES (7, 0, 'x')",
+        "stage_parts (stage_id, part, precedence, messages, largest_bytes, target, name) "
+        "VALUES (7, 0, 0, 1, 1, 't', '')",
+        "staged (stage_id, number, nth, part, encoding, payload) VALUES (7, 0, 0, 0, 0, 'x')",
+    ):
+        database.execute(f"INSERT INTO rowmq_{sql}")
+
+
 # --- batches --------------------------------------------------------------------------------------
 
 
 def test_a_batch_is_published_in_the_order_of_its_rows(
     spark: SparkSession, client: RowMQ, database: Database
 ) -> None:
+    """Also where others have left stages behind, which are swept."""
     client.publish("t", "0", key="0")
+    leave_stage(database)
     numbers = spark.range(1, 101, numPartitions=4)
     rows = numbers.select(
         F.col("id").cast("string").alias("value"),
@@ -183,6 +196,18 @@ def test_an_empty_batch_publishes_nothing(
     write(spark.createDataFrame([], "value string"), database, topic="t")
     write(spark.range(9).where("id < 0").select(F.col("id").alias("value")), database, topic="t")
     assert client.topics() == []
+
+
+@on_postgres
+def test_tables_may_have_a_prefix_and_a_schema(spark: SparkSession, database: Database) -> None:
+    where = {"schema": "order", "prefix": "p_"}  # a reserved word
+    try:
+        with rowmq.connect(database.url, schema="order", prefix="p_") as mq:
+            mq.migrate()
+            write(spark.range(3).select(F.col("id").alias("value")), database, topic="t", **where)
+            assert sorted(message.payload for message in mq.read("t")) == [0, 1, 2]
+    finally:
+        database.execute('DROP SCHEMA IF EXISTS "order" CASCADE')
 
 
 @on_sqlite

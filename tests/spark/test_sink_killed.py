@@ -12,7 +12,7 @@ import pytest
 import rowmq
 from tests.databases import NAMES, Database, Databases
 
-KILLS, FILES, LINES = 3, 5, 20
+KILLS, FILES, LINES = 3, 4, 20
 NEVER = 1_000
 
 

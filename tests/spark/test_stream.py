@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 import rowmq
 from tests.consuming import eventually
@@ -23,6 +24,12 @@ def mq(database: Database) -> Iterator[rowmq.RowMQ]:
 @pytest.fixture
 def stream(spark: SparkSession, database: Database, tmp_path: Path) -> Stream:
     return Stream(spark, database.url, tmp_path)
+
+
+def has_nothing(query: StreamingQuery) -> bool:
+    """Whether a stream has last looked for more and found none."""
+    progress = query.lastProgress
+    return progress is not None and progress["numInputRows"] == 0
 
 
 def lag(mq: rowmq.RowMQ, topic: str = "orders", group: str = "lake") -> int:
@@ -106,6 +113,16 @@ def test_topics_and_keys_that_come_later_are_read_from_their_beginning(
     assert lag(mq, "orders-3") in (0, 4)
 
 
+def test_a_pattern_leaves_dead_letters_alone(mq: rowmq.RowMQ, stream: Stream) -> None:
+    publish(mq, "orders", 1)
+    with mq.subscribe("orders", group="billing") as subscriber:
+        for delivery in subscriber.poll():
+            delivery.reject()
+    stream.run(subscribePattern=".*", group="lake")
+    assert stream.read == [("k0", 1)]
+    assert mq.groups("orders_dlq") == []
+
+
 def test_a_topic_may_be_awaited(mq: rowmq.RowMQ, stream: Stream) -> None:
     options = {"topic": "later", "group": "lake"}
     stream.run(**options)  # the first batch of a stream may be empty
@@ -135,16 +152,18 @@ async def test_a_small_batch_waits_for_more_but_not_for_ever(
     options = {"topic": "orders", "group": "lake", "minOffsetsPerTrigger": "10"}
     query = stream.start(once=False, **options, maxTriggerDelay="1h")
     try:
-        await eventually(lambda: query.lastProgress is not None)
-        assert stream.read == []
-        publish(mq, "orders", 7)
-        await eventually(lambda: len(stream.read) == 10)
-        publish(mq, "orders", 1)
+        await eventually(lambda: len(stream.read) == 3)  # the first batch waits for nobody
+        publish(mq, "orders", 4)
+        await eventually(lambda: has_nothing(query))
+        publish(mq, "orders", 6)
+        await eventually(lambda: len(stream.read) == 13)
+        assert sorted(len(rows) for rows in stream.batches.values()) == [3, 10]
     finally:
         query.stop()
     query = stream.start(once=False, **options, maxTriggerDelay="200ms")
     try:
-        await eventually(lambda: len(stream.read) == 11)
+        publish(mq, "orders", 1)
+        await eventually(lambda: len(stream.read) == 14)
     finally:
         query.stop()
 

@@ -20,7 +20,9 @@ from rowmq.cli.commands import Command
 from rowmq.cli.demo_app import LEDGER_SQL, RECEIPT_SECONDS, Order
 from rowmq.cli.demo_ledger import Ledger, Story, promises
 from rowmq.cli.demo_show import Show, held, summary
+from rowmq.cli.demo_spark import Archivist, show_report
 from rowmq.cli.demo_workers import Worker, Workers
+from rowmq.cli.showing import pulse
 
 __all__ = ["demo"]
 
@@ -40,15 +42,18 @@ WAIT_SECONDS = 60.0
 
 @click.command(cls=Command)
 @click.option("--keep", is_flag=True, help="Leave it running, to look at it, until Ctrl-C.")
-def demo(*, keep: bool) -> None:
+@click.option("--spark", is_flag=True, help="Have Spark archive it all to a lake, and report.")
+def demo(*, keep: bool, spark: bool) -> None:
     """See it work, on SQLite, in under a minute.
 
     Orders flow through a topic to two consumer groups, run by three worker processes. Some fail and
     are tried again, some die, a worker is killed, a redrive heals. At the end it is checked that
     nothing was lost and nothing was done twice; if not, the exit code is 1. It all happens in a
-    temporary folder, which is removed, or left there with --keep.
+    temporary folder, which is removed, or left there with --keep or --spark.
     """
     with shop() as the_demo:
+        if spark:
+            the_demo.archivist = Archivist(the_demo.folder, the_demo.url)
         kept = the_demo.run(keep=keep)
     if not kept:
         raise click.exceptions.Exit(1)
@@ -66,6 +71,8 @@ def shop() -> "Iterator[Demo]":
         for number in before:
             signal.signal(number, signal.SIG_IGN)  # it is ending, and soon has
         the_demo.workers.stop()
+        if the_demo.archivist is not None:
+            the_demo.archivist.stop()
         if not the_demo.stays:
             shutil.rmtree(the_demo.folder, ignore_errors=True)
         for number, handler in before.items():
@@ -86,6 +93,7 @@ class Demo:
         self.workers = Workers()
         self.stays = False
         """Whether the folder is to be left there."""
+        self.archivist: Archivist | None = None
         self.url = f"sqlite:///{folder / 'demo.db'}"
         self.story = Story()
         self.doing = ""
@@ -104,8 +112,10 @@ class Demo:
                 self._play()
                 if not keep:
                     self._stop()
+                self._archive()
             summary(self.console, ledger.figures(mq, self.story), time.monotonic() - began)
-            kept = held(self.console, promises(mq, ledger, self.story))
+            kept = held(self.console, self._promises())
+            self._report()
             self._say_what_next(keep=keep, kept=kept)
             if keep:
                 self.stays = True
@@ -182,6 +192,7 @@ class Demo:
         self.story.dead = {str(letter.message.id) for letter in letters}
         errors = sorted({str(letter.error) for letter in letters})
         self.show.say(f"{len(letters)} orders in yen are dead letters: {', '.join(errors)}", "red")
+        self._archive()
         self.ledger.fix()
         redriven = self.mq.redrive("orders", group="billing")
         self.show.say(f"the bug is fixed, and {redriven} orders are given back: redrive", "green")
@@ -203,6 +214,13 @@ class Demo:
         self._look()
         self.story.stopped = self.workers.stop()
         self.show.say("the workers were asked to stop, and have")
+
+    def _archive(self) -> None:
+        """Have Spark archive what is there: also dead letters, before they are healed."""
+        if self.archivist is not None:
+            self.doing = "Spark archives"
+            self._look()
+            self.show.say(self.archivist.archive(), "cyan")
 
     # --- parts of it ------------------------------------------------------------------------------
 
@@ -278,6 +296,19 @@ class Demo:
 
     # --- at the end -------------------------------------------------------------------------------
 
+    def _promises(self) -> dict[str, bool]:
+        found = promises(self.mq, self.ledger, self.story)
+        if self.archivist is not None:
+            found |= self.archivist.promises(self.mq, self.story)
+        return found
+
+    def _report(self) -> None:
+        if self.archivist is not None:
+            with pulse("Spark reports"):
+                report = self.archivist.report()
+            show_report(self.console, report, self.archivist.lake)
+            self.stays = True
+
     def _say_what_next(self, *, keep: bool, kept: bool) -> None:
         if not kept:
             self.console.print("\n[bold red]A promise was broken.[/] That is a bug: please tell us")
@@ -288,10 +319,13 @@ class Demo:
             return
         for command, why in (
             ("rowmq demo --keep", "the same, left running, to look at it"),
+            ("rowmq demo --spark", "the same, with a lake and a report of it")
+            if self.archivist is None
+            else ("rowmq pipeline --help", "archive, report, replay and transform your own"),
             ("rowmq worker --help", "run handlers of your own"),
             ("rowmq --help", "what else there is"),
         ):
-            self.console.print(f"  [cyan]{command:<20}[/] {why}")
+            self.console.print(f"  [cyan]{command:<22}[/] {why}")
 
     def _print_commands(self) -> None:
         self.console.print(

@@ -239,15 +239,15 @@ def report(
 ) -> None:
     """Write a page about what topics and queues did.
 
-    From the lake at LAKE, from the database, or from both: throughput, latencies, retries, reasons of failures, lag and hot keys, with plots, in one file
-    that needs nothing else.
+    From the lake at LAKE, from the database, or from both: throughput, latencies, retries, reasons
+    of failures, lag and hot keys, with plots, in one file that needs nothing else.
 
     For example:
       rowmq pipeline report lake --out monday.html --since 2026-03-02T00:00:00Z
       rowmq pipeline report --url postgresql://user:password@host/database
     """
     if lake is None and not url:
-        raise click.UsageError("a report of what? Name a lake, or a database by --url")
+        raise click.UsageError("a report of what? Name a lake, or a database by --url or ROWMQ_URL")
     if url:
         opened(Database(url, prefix, schema))
     with sparking.session("rowmq report", quiet=as_json) as spark:

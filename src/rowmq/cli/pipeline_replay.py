@@ -57,8 +57,9 @@ def replay(
 ) -> int:
     """Replay what the lake at LAKE holds, never twice for the same --id.
 
-    It goes back in the order that it had. A replay that was stopped, or killed, goes on where it was: give the same --id and the same
-    choice again. To a topic or a queue of another database: by --url.
+    It goes back in the order that it had. A replay that was stopped, or killed, goes on where it
+    was: give the same --id and the same choice again. To a topic or a queue of another database: by
+    --url.
 
     For example:
       rowmq pipeline replay lake --id fix-7 --topic orders --to-group billing --key customer-42

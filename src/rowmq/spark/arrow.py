@@ -26,6 +26,7 @@ BATCH_BYTES = 8 * 1024 * 1024
 """About how much a task has in memory at a time, several times over."""
 
 BATCH_ROWS = 10_000
+BATCH_ROWS_UNKNOWN = 256
 
 # Ranges of the log are read in the order of its index: to sort them, or to have several processes
 # read them, takes half as much work again. For this transaction only.
@@ -222,8 +223,8 @@ def read(found: pa.RecordBatchReader, query: Query) -> Iterator[pa.RecordBatch]:
 
 
 def batch_rows(row_bytes: int) -> int:
-    """How many rows to take at a time, when the largest has a size."""
-    return max(1, min(BATCH_ROWS, BATCH_BYTES // max(row_bytes, 1)))
+    """How many rows to take at a time, when the largest has a size; few, if it is not known."""
+    return max(1, min(BATCH_ROWS, BATCH_BYTES // row_bytes)) if row_bytes else BATCH_ROWS_UNKNOWN
 
 
 @contextlib.contextmanager

@@ -32,7 +32,8 @@ from rowmq.message import State
 from rowmq.spark.arrow import Query, fetch
 from rowmq.spark.columns import headers_of, named
 from rowmq.spark.options import JobsOptions
-from rowmq.store.dialect import Dialect
+from rowmq.spark.source.offsets import refuse_unknown
+from rowmq.store.dialect import Dialect, as_text
 from rowmq.store.listing import waiting_state
 from rowmq.store.statement import Operation, Row, Statement
 
@@ -212,8 +213,9 @@ def select(dialect: Dialect, options: JobsOptions, columns: Sequence[str], **wor
 def queues(mq: RowMQ, options: JobsOptions) -> list[tuple[int, str]]:
     """The ids and names of the queues that are read."""
     rows = ask(mq, "spark.queues", "SELECT id, queue FROM {queues} ORDER BY id")
-    names = [(id, name if isinstance(name, str) else bytes(name).decode()) for id, name in rows]
-    return [(id, name) for id, name in names if not options.names or name in options.names]
+    known = [(id, as_text(name)) for id, name in rows]
+    refuse_unknown("queue", options.names, [name for _, name in known])
+    return [(id, name) for id, name in known if not options.names or name in options.names]
 
 
 def live_queries(mq: RowMQ, options: JobsOptions, columns: Sequence[str]) -> Iterator[str]:
@@ -277,6 +279,7 @@ def finished_queries(mq: RowMQ, options: JobsOptions, columns: Sequence[str]) ->
 def letter_queries(mq: RowMQ, options: JobsOptions, columns: Sequence[str]) -> Iterator[str]:
     """Queries for dead letters, by when they were given up."""
     dialect = mq._store.dialect  # noqa: SLF001 - its own
+    refuse_unknown("topic", options.names, [info.name for info in mq.topics()])
     chosen = select(dialect, options, columns)
     topics = "1 = 1"
     if options.names:

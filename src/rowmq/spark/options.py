@@ -69,7 +69,6 @@ class TopicsOptions(msgspec.Struct, frozen=True, kw_only=True):
     partitions_min: int | None = None
     records_max: int = RECORDS_MAX
     fail_on_loss: bool = True
-    include_headers: bool = True
 
 
 class JobsOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,7 +81,6 @@ class JobsOptions(msgspec.Struct, frozen=True, kw_only=True):
     until: int | None = None
     partitions_min: int | None = None
     records_max: int = RECORDS_MAX
-    include_headers: bool = True
 
 
 class Given:
@@ -162,7 +160,6 @@ def topics_options(given: Given, *, stream: bool) -> TopicsOptions:
         partitions_min=given.parse("minPartitions", number, None),
         records_max=given.parse("maxRecordsPerPartition", number, RECORDS_MAX),
         fail_on_loss=given.parse("failOnDataLoss", truth, True),
-        include_headers=given.parse("includeHeaders", truth, True),
     )
     check_together(options, given, stream=stream)
     return options
@@ -236,7 +233,6 @@ def jobs_options(given: Given) -> JobsOptions:
         until=given.parse("endingTimestamp", moment, Bound()).time,
         partitions_min=given.parse("minPartitions", number, None),
         records_max=given.parse("maxRecordsPerPartition", number, RECORDS_MAX),
-        include_headers=given.parse("includeHeaders", truth, True),
     )
 
 

@@ -55,10 +55,14 @@ class Place(msgspec.Struct, frozen=True):
             schema=self.schema,
             pool_size=POOL_SIZE,
             lock_timeout=lock_timeout,
+            prepared_statements=False,  # so that a pooler may stand in between
         )
 
     def __repr__(self) -> str:
         return f"Place({self.database}, prefix={self.prefix!r})"
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        return [("database", self.database), ("prefix", self.prefix)]
 
 
 def place_of(options: Mapping[str, str]) -> Place:

@@ -102,12 +102,26 @@ class Positions:
             forward = "t.offset_acked < w.acked"
             sql = self.dialect.update_from("{offsets}", source, keys, MOVE, forward)
             yield Statement("positions.advance", self.dialect.sql(sql), params)
+        # Ranges below the place, which are done; a group that had subscribers once may have some.
+        sql = self.dialect.sql(HAS_RANGES)
+        if (yield Statement("positions.has_ranges", sql, (id,))).rows:
+            sql = self.dialect.sql(FORGET_RANGES)
+            yield Statement("positions.forget_ranges", sql, (id, id))
 
 
 FIND = """
     SELECT g.id, (SELECT COUNT(*) FROM {subscribers} s
                   WHERE s.group_id = g.id AND s.expires_at > {now})
     FROM {groups} g WHERE g.topic = ? AND g.consumer_group = ?"""
+
+HAS_RANGES = "SELECT 1 FROM {delivery_state} WHERE group_id = ? LIMIT 1"
+
+FORGET_RANGES = """
+    DELETE FROM {delivery_state}
+    WHERE group_id = ? AND last_offset <= (
+        SELECT o.offset_acked FROM {offsets} o
+        WHERE o.group_id = ? AND o.partition_id = {delivery_state}.partition_id
+    )"""
 
 STANDING = """
     SELECT p.partition_key, p.id, p.first_offset, p.next_offset, p.largest_bytes, o.offset_acked

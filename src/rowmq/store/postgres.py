@@ -491,11 +491,11 @@ class PostgresStaging(Staging):
     def lock_partitions(self, batch: int) -> Operation[None]:
         yield Statement("staging.lock", self.dialect.sql(LOCK_STAGED), (batch,))
 
-    def attempt(self, name: str, template: str, params: Sequence[Any]) -> Operation[None]:
+    def attempt(self, name: str, template: str, params: Sequence[Any]) -> Operation[int]:
         # An error would end the transaction.
         yield Statement("staging.savepoint", "SAVEPOINT rowmq_staging")
         try:
-            yield from super().attempt(name, template, params)
+            return (yield from super().attempt(name, template, params))
         except UniqueViolation:
             yield Statement("staging.undo", "ROLLBACK TO SAVEPOINT rowmq_staging")
             raise

@@ -161,7 +161,9 @@ class Staging(ABC):
         yield from self.locate("staging.place", PLACE, batch, ("home_id", "first_offset"))
         yield from self.check_count(stages)
         try:
-            yield from self.attempt("staging.append", self.append_sql, (batch,))
+            appended = yield from self.attempt("staging.append", self.append_sql, (batch,))
+            if appended != sum(stage.rows for stage in stages):
+                raise lost("they were cleared away at this very moment")
             yield from self.advance(batch, ADDED)
         except UniqueViolation:
             # The locks are held, so what is there now is all that can be.
@@ -251,9 +253,12 @@ class Staging(ABC):
         """SQL with the id of each row in its place."""
         return sql.replace("<id>", f"COALESCE(r.name, {self.generated_id})")
 
-    def attempt(self, name: str, template: str, params: Sequence[Any]) -> Operation[None]:
-        """Run a statement; after a `UniqueViolation` the transaction can go on."""
-        yield Statement(name, self.dialect.sql(template), params)
+    def attempt(self, name: str, template: str, params: Sequence[Any]) -> Operation[int]:
+        """Run a statement; how many rows it changed. After a `UniqueViolation` the transaction can
+        go on.
+        """
+        result = yield Statement(name, self.dialect.sql(template), params)
+        return result.rowcount
 
     def advance(self, batch: int, next_offset: str) -> Operation[None]:
         """Move the counters of a batch's partitions."""

@@ -127,6 +127,8 @@ def test_a_command_that_needs_a_database_says_how_to_name_one(
     needed = ["x" for p in found.params if isinstance(p, click.Argument) and p.required]
     numbers = ["1" if p.type is click.INT else "x" for p in found.params if p.required]
     given = numbers[: len(needed)] + (["--to", "latest"] if words == ["seek"] else [])
+    options = [p for p in found.params if isinstance(p, click.Option) and p.required]
+    given += [] if words == ["seek"] else [f"{option.opts[0]}=x" for option in options]
     result = invoke(None, *words, *given)
     assert result.exit_code == 2
     assert "ROWMQ_URL" in result.stderr

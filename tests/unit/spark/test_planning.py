@@ -64,8 +64,25 @@ def test_bytes_are_limited_and_something_is_always_read(
     ranges = ranges_of([len(found) for found in measured])
     cut = cut_bytes(ranges, dict(enumerate(measured)), limit)
     assert sum(one.size for one in cut) >= 1
-    taken = sum(sum(measured[one.partition_id][: one.size]) for one in cut)
-    assert taken <= limit or sum(one.size for one in cut) == 1
+    taken = [sum(measured[one.partition_id][: one.size]) for one in cut]
+    alone = [measured[one.partition_id][0] for one in cut if one.size == 1]
+    assert sum(taken) <= limit + max(alone, default=0)
+
+
+def test_a_large_message_has_its_turn_however_busy_the_others_are() -> None:
+    first, served = [10, 10, 10], set()
+    for _ in range(20):
+        ranges = [Range("t", f"k{n}", n, at, at + 100, 0) for n, at in enumerate(first)]
+        sizes = {0: [1] * 100, 1: [5000] * 100, 2: [9000] * 100}
+        for one in cut_bytes(ranges, sizes, 300):
+            served.add(one.partition_id)
+            first[one.partition_id] = one.end
+    assert served == {0, 1, 2}
+
+
+def test_keys_that_were_not_measured_are_not_taken_whole() -> None:
+    cut = cut_bytes(ranges_of([1000, 1000]), {0: [10] * 10}, 1000)
+    assert sum(one.size for one in cut) <= 100
 
 
 def test_what_was_not_measured_is_taken_to_be_like_what_was() -> None:

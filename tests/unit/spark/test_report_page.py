@@ -1,6 +1,7 @@
 """What the page says, and that names on it are only ever text."""
 
 import re
+from datetime import timedelta
 from html.parser import HTMLParser
 from typing import Any
 
@@ -15,7 +16,8 @@ from rowmq.spark.pipelines.reporting.live import Live, LiveGroup, LiveQueue
 from rowmq.spark.pipelines.reporting.page import Heading, page
 from rowmq.spark.pipelines.reporting.reasons import Place, Reason
 from rowmq.spark.pipelines.reporting.totals import Totals, totals_of
-from tests.unit.spark.reports import at, story
+from rowmq.spark.pipelines.reporting.wording import UNIT
+from tests.unit.spark.reports import at, story, window
 
 EVIL = "<script>alert(\"x\")</script> & 'q' \u202e🚀\n"
 EMPTY = {"meta", "br", "hr"}
@@ -98,7 +100,7 @@ def everything(name: str) -> Story:
     reason = Reason(name, 7, at(1), at(2), name * 2, places)
     group = LiveGroup(name, name, 5, 1, 900.0, 0, 2, 3)
     queue = LiveQueue(name, True, False, {"pending": 2}, 900.0)
-    live = Live(at(12), "sqlite", (name,), (), (group,), (queue,))
+    live = Live(at(12), "sqlite", (name,), (), (group,), (queue,), (name,))
     return story(*figures, reasons=(reason,), live=live)
 
 
@@ -177,6 +179,35 @@ def test_one_message_is_a_page() -> None:
     assert [value for key, value in reader.attributes if key == "id"] == ["throughput"]
 
 
+@pytest.mark.parametrize(
+    ("bucket", "told"),
+    [(timedelta(seconds=1), "15 Jan 00:00:07"), (timedelta(minutes=1), "15 Jan 00:00")],
+)
+def test_the_busiest_time_is_told_as_exactly_as_it_was_counted(
+    bucket: timedelta, told: str
+) -> None:
+    busiest = at(0) + (timedelta(seconds=7) if bucket < timedelta(minutes=1) else timedelta())
+    figures = (
+        figure("published", 5, topic="a"),
+        figure("published", 5, topic="a", bucket=busiest),
+    )
+    reader = read(story(*figures)._replace(window=window(0.01, bucket=bucket)))
+    assert "busiest from" in reader.text
+    assert re.search(rf"{told}(?!\d|:)", reader.text)
+
+
+def test_an_age_of_nothing_stands_at_zero_and_not_at_the_shortest_time() -> None:
+    def ages(group: str, *seconds: float) -> list[Figure]:
+        of = zip(STATISTICS, seconds, strict=True)
+        return [figure("oldest", age, s, topic="a", group=group) for s, age in of]
+
+    text = page_text(story(*ages("idle", 0, 0, 0, 0, 0), *ages("busy", 0, 0.2, 1, 2, 5)))
+    assert re.findall(r'class="tick \w+">([^<]+)', text) == ["0", "100 ms", "1 s", "10 s"]
+    assert text.count('class="ladder single"') == 1
+    assert re.search(r'<circle cx="0.00%"[^>]*class="disc one"', text)
+    assert "ladder single" not in page_text(story(*ages("idle", 0, 0, 0, 0, 0)))
+
+
 def test_totals_count_everything_once() -> None:
     told = everything("a")
     totals = totals_of(told.book, told.live)
@@ -239,6 +270,61 @@ def test_a_queue_that_gives_up_on_much_says_why() -> None:
     assert (
         plain(finding.what) == "Queue 'emails' gave up on 5 jobs, 5.0 % of 100. Most often: no <n>"
     )
+
+
+def given_up(live: Live | None, letters: int = 7) -> Story:
+    return story(
+        figure("published", 175, topic="orders"),
+        figure("published", 175),
+        figure("dead_letters", letters, topic="orders", group="billing"),
+        figure("dead_letters", letters),
+        figure("finished", 225, queue="emails", state="completed"),
+        live=live,
+    )
+
+
+HAS_LETTERS = Live(at(12), "sqlite", topics=("orders",), letter_origins=("orders",))
+HAS_NONE = Live(at(12), "sqlite", topics=("orders",))
+OTHER = Live(at(12), "sqlite", topics=("clicks",))
+
+
+@pytest.mark.parametrize("live", [None, HAS_LETTERS, OTHER], ids=["lake", "letters", "other"])
+def test_dead_letters_are_to_be_redriven_unless_they_are_known_to_be_gone(
+    live: Live | None,
+) -> None:
+    (finding,) = findings_of(given_up(live))
+    assert finding.urgency is Urgency.SOON
+    assert plain(finding.what) == (
+        "7 messages of topic 'orders' were given up on, 4.0 % of what was published to it, by "
+        "group 'billing'."
+    )
+    assert plain(finding.advice).endswith("rowmq dlq redrive")
+    assert ("class", "bad") in read(given_up(live)).attributes
+
+
+@pytest.mark.parametrize(
+    ("letters", "told"),
+    [
+        (7, "None is among the dead letters any more: they were redriven or purged."),
+        (1, "It is not among the dead letters any more: it was redriven or purged."),
+    ],
+)
+def test_dead_letters_that_are_gone_are_told_without_urgency(letters: int, told: str) -> None:
+    (finding,) = findings_of(given_up(HAS_NONE, letters))
+    assert (finding.urgency, finding.advice) == (Urgency.NOTE, ())
+    assert plain(finding.what).endswith(f"by group 'billing'. {told}")
+    assert ("class", "bad") not in read(given_up(HAS_NONE, letters)).attributes
+
+
+def test_a_share_says_what_it_is_a_share_of() -> None:
+    text = read(given_up(None)).text.replace(UNIT, " ")
+    assert "0 jobs, 7 messages; 1.8 % of all messages and jobs" in text
+    assert "4.0 % of what was published to it" in text
+
+
+def test_failed_jobs_are_shown_as_bad_though_no_dead_letter_is_left() -> None:
+    failed = figure("finished", 1, queue="emails", state="failed")
+    assert ("class", "bad") in read(story(failed, live=HAS_NONE)).attributes
 
 
 def test_a_reason_that_was_not_there_before_is_urgent() -> None:

@@ -10,7 +10,7 @@ from rowmq.errors import InvalidOption
 from rowmq.spark.pipelines.report import window_in
 from rowmq.spark.pipelines.reporting import plots, series, wording
 from rowmq.spark.pipelines.reporting.counting import Extent
-from rowmq.spark.pipelines.reporting.plots import Ladder, Line
+from rowmq.spark.pipelines.reporting.plots import Ladder, Line, Scale
 from rowmq.spark.pipelines.reporting.tables import Span
 from rowmq.spark.pipelines.reporting.window import BUCKETS_MAX, Window, window_of
 from tests.unit.spark.reports import DAY, at, window
@@ -123,11 +123,23 @@ def test_marks_of_time_say_the_day_at_midnight() -> None:
     assert labels == ["15 Jan", "12:00", "16 Jan", "12:00", "17 Jan"]
 
 
-@pytest.mark.parametrize("values", [[], [0.0], [1.0], [0.003, 9.0], [1e-9, 1e12], [60.0, 60.0]])
+@pytest.mark.parametrize(
+    "values", [[], [0.0], [1.0], [0.003, 9.0], [1e-9, 1e12], [60.0, 60.0], [0.0, 1e-6, 9.0]]
+)
 def test_a_ladder_has_room_for_every_value(values: list[float]) -> None:
-    low, high = plots.ladder_scale(values)
-    assert 0 < low < high
-    assert all(0 <= plots.log_position(value, low, high) <= 1 for value in values)
+    scale = plots.ladder_scale(values)
+    assert 0 < scale.left <= scale.low < scale.high
+    places = [float(scale.percent(value).rstrip("%")) for value in values]
+    assert places == sorted(places)
+    assert all(0 <= place <= 100 for place in places)
+
+
+def test_the_place_of_zero_is_left_of_all_times() -> None:
+    scale = plots.ladder_scale([0.0, 0.1, 5.0])
+    assert list(scale.marks.values()) == ["0", "100 ms", "1 s", "10 s"]
+    assert scale.percent(0.0) == "0.00%"
+    assert float(scale.percent(0.1).rstrip("%")) > 20
+    assert "0" not in plots.ladder_scale([0.1, 5.0]).marks.values()
 
 
 # --- shapes ---------------------------------------------------------------------------------------
@@ -167,7 +179,7 @@ def test_nothing_can_be_drawn(values: list[float | None]) -> None:
 
 def test_the_steps_of_a_ladder_rise() -> None:
     steps = [("p50", 0.5), ("p90", 2.0), ("max", 100.0)]
-    markup = plots.ladder([Ladder(steps, "one")], (0.1, 600.0), title="p50 0.5 s")
+    markup = plots.ladder([Ladder(steps, "one")], Scale(0.1, 600.0), title="p50 0.5 s")
     circles = list(ET.fromstring(markup).iter("circle"))  # noqa: S314 - our own
     places = [float(str(circle.get("cx")).rstrip("%")) for circle in circles]
     assert 0 < places[0] < places[1] < 100

@@ -18,7 +18,14 @@ from pathlib import Path
 import msgspec
 from pyspark.sql import SparkSession
 
-from rowmq.errors import InvalidOption, LakeConflict
+from rowmq.errors import (
+    InvalidOption,
+    LakeConflict,
+    LakeError,
+    LakeMismatch,
+    PipelineFailed,
+    TransientError,
+)
 from rowmq.naming import check_group, check_queue, check_topic
 from rowmq.spark.pipelines.archiving.desk import Desk, Part, Passed, owner_of
 from rowmq.spark.pipelines.archiving.jobs import Jobs
@@ -26,6 +33,7 @@ from rowmq.spark.pipelines.archiving.letters import Letters
 from rowmq.spark.pipelines.archiving.messages import Messages
 from rowmq.spark.pipelines.archiving.upkeep import compact, sample_lag, vacuum
 from rowmq.spark.pipelines.storage import lake_of
+from rowmq.spark.pipelines.tasks import is_gone
 from rowmq.spark.place import place_of
 from rowmq.spark.source.offsets import refuse_missing
 from rowmq.times import Duration, to_seconds
@@ -42,6 +50,10 @@ COMPACT_EVERY = 20
 
 CONFLICTS_MAX = 10
 """How often in a row somebody else may be first, before a run until caught up gives up."""
+
+KEEP_MIN = timedelta(hours=1)
+PAUSE_SECONDS_MAX = 60.0
+"""How long is waited at most before a pass that failed is tried again."""
 
 LAG_SECONDS = 60.0
 GC_SECONDS = 60.0
@@ -112,11 +124,7 @@ def archive(
     place = place_of(given(url=url, prefix=prefix, schema=schema))
     check_numbers(records_max=records_max, compact_every=compact_every)
     seconds = to_seconds(every, name="every")
-    keep = (
-        None
-        if vacuum_after is None
-        else timedelta(seconds=to_seconds(vacuum_after, name="vacuum_after"))
-    )
+    keep = None if vacuum_after is None else kept_for(vacuum_after)
     with place.connect() as mq:
         desk = Desk(
             spark=spark,
@@ -135,10 +143,21 @@ def archive(
             part.check()
         run = Run(desk, parts, compact_every, keep, collects=gc, progress=progress)
         if once:
-            run.catch_up()
+            run.catch_up(stop or threading.Event())
         else:
             run.keep_up(seconds, stop or threading.Event())
         return run.result
+
+
+def kept_for(vacuum_after: Duration) -> timedelta:
+    """How long files are kept that no version has. Those of a pass are such until its commit."""
+    keep = timedelta(seconds=to_seconds(vacuum_after, name="vacuum_after"))
+    if keep < KEEP_MIN:
+        raise InvalidOption(
+            f"vacuum_after must be an hour or more, not {vacuum_after!r}: files that a pass has "
+            f"just written would be taken for old ones"
+        )
+    return keep
 
 
 def given(**options: str | None) -> dict[str, str]:
@@ -198,10 +217,10 @@ class Run:
         self.sampled = -LAG_SECONDS
         self.collected = 0.0
 
-    def catch_up(self) -> None:
-        """Archive all there is at the time of the last pass."""
+    def catch_up(self, stop: threading.Event) -> None:
+        """Archive all there is at the time of the last pass, unless it is told to stop before."""
         conflicts = 0
-        while True:
+        while not stop.is_set():
             try:
                 left = self.pass_all()
             except LakeConflict:
@@ -216,16 +235,25 @@ class Run:
         self.collect([], everything=True)
 
     def keep_up(self, every: float, stop: threading.Event) -> None:
-        """Archive until it is told to stop."""
+        """Archive until it is told to stop. What may be over soon is waited for: a database or an
+        object store that does not answer.
+        """
+        failures = 0
         while not stop.is_set():
-            begun = time.monotonic()
+            begun, left = time.monotonic(), 0
             try:
                 left = self.pass_all()
-            except LakeConflict:
-                log.warning("somebody else archives to %s at the same time", self.desk.lake.uri)
-                left = 0
+                failures = 0
+            except LakeMismatch:
+                raise
+            except (TransientError, PipelineFailed, LakeError) as error:
+                if is_gone(self.desk.spark):
+                    raise
+                failures += 1
+                log.warning("a pass of the archive failed, and is tried again: %s", error)
             if not left:
-                stop.wait(max(0.0, every - (time.monotonic() - begun)))
+                pause = every if not failures else min(PAUSE_SECONDS_MAX, 2.0**failures)
+                stop.wait(max(0.0, pause - (time.monotonic() - begun)))
 
     def pass_all(self) -> int:
         """One pass over everything; how much it left."""

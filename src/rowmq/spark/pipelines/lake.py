@@ -127,6 +127,9 @@ def open_table(lake: Lake, layout: Layout, *, owner: str) -> Snapshot:
                 storage_options=root.options or None,
                 raise_if_key_not_exists=False,
             )
+            root.settle_log(0, 0)
+        except CommitFailedError:  # somebody else made it just now
+            pass
         except (DeltaError, OSError) as error:
             raise unusable(root, error) from error
         found = snapshot_of(lake, layout)
@@ -160,6 +163,20 @@ def unusable(root: Root, error: Exception) -> LakeError:
     return LakeError(f"the lake's table {root.uri} cannot be used: {first}")
 
 
+def refuse_missing_files(root: Root, added: Sequence[Added]) -> None:
+    """Raise unless the files that tasks wrote are where the driver's table is: a folder may be
+    another one on the machine of a task.
+    """
+    for file in added:
+        size = root.size_of(file.path)
+        if size != file.size:
+            raise LakeError(
+                f"a task wrote the file {file.path} of {root.uri}, and the driver finds "
+                f"{'none' if size is None else f'one of another size ({size})'} there: on a "
+                f"cluster, name a lake that all machines share, such as s3://bucket/lake"
+            )
+
+
 def commit(
     snapshot: Snapshot,
     added: Sequence[Added],
@@ -173,6 +190,7 @@ def commit(
     is only moved from file to file must not be moved by two at once, whoever the other is: then
     nobody else may have committed anything.
     """
+    refuse_missing_files(snapshot.root, added)
     now = int(time.time() * 1000)
     moves = not removed
     adds = [AddAction(f.path, f.size, f.values, now, moves, f.stats) for f in added]
@@ -190,7 +208,8 @@ def commit(
             list(snapshot.partitioned_by),
             commit_properties=properties,
         )
-        snapshot.root.settle(log_file(snapshot.table.version()))
+        snapshot.table.update_incremental()
+        snapshot.root.settle_log(snapshot.version + 1, snapshot.table.version())
     except CommitFailedError as error:
         raise LakeConflict(
             f"somebody else wrote to {snapshot.root.uri} at the same time, so nothing of this was "

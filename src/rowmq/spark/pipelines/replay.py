@@ -9,7 +9,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
@@ -42,6 +42,7 @@ from rowmq.store.givingback import GivingBack, Returned
 from rowmq.store.staging import Version
 from rowmq.store.statement import Operation, Statement
 from rowmq.store.topics import KEYLESS
+from rowmq.times import from_micros
 
 __all__ = ["ReplayProgress", "ReplayResult", "replay"]
 
@@ -186,6 +187,24 @@ class Replay:
             )
         for topic in self.selection.topics:
             self.mq._run(partial(self.mq._store.groups.find, topic, group))  # noqa: SLF001 - its own
+        self.check_retention(snapshot)
+
+    def check_retention(self, snapshot: Snapshot) -> None:
+        """Raise if garbage collection would take away at once what is given back."""
+        kept = {info.name: info.retention for info in self.mq.topics()}
+        retained = [kept[name] for name in self.selection.topics if kept.get(name) is not None]
+        if not retained:
+            return
+        rows = chosen(self.spark, snapshot, self.selection)
+        oldest = rows.agg(F.min(F.unix_micros("timestamp"))).collect()[0][0]
+        shortest = min(retention for retention in retained if retention is not None)
+        if oldest is not None and from_micros(oldest) + shortest < datetime.now(UTC):
+            raise InvalidOption(
+                f"the oldest message is from {from_micros(oldest):%Y-%m-%d}, and its topic keeps "
+                f"messages for {shortest}: garbage collection would delete it before the group "
+                f"has it. Choose newer ones, with since=, or keep them longer, with "
+                f"configure_topic(..., retention=...)"
+            )
 
     def snapshot(self, version: int | None = None) -> Snapshot:
         found = snapshot_of(self.lake, self.selection.layout, version=version)
@@ -262,10 +281,13 @@ class Replay:
         what was archived since then is behind the last border, or was committed late.
         """
         try:
-            return self.snapshot(plan.version)
+            snapshot = self.snapshot(plan.version)
+            if all(snapshot.root.size_of(file.path) is not None for file in snapshot.files()):
+                return snapshot
         except LakeError:
-            log.warning("version %d of the lake is gone; the newest is replayed", plan.version)
-            return self.snapshot()
+            pass
+        log.warning("version %d of the lake is gone; the newest is replayed", plan.version)
+        return self.snapshot()
 
     def done(self) -> int:
         """The number of the last chunk that was done; -1 if none was."""

@@ -70,6 +70,16 @@ class Root(msgspec.Struct, frozen=True):
             return str(self.folder / path)
         return DeltaStorageHandler(self.uri, self.options).open_input_file(path)
 
+    def size_of(self, path: str) -> int | None:
+        """How many bytes a file has; None if there is none."""
+        try:
+            if self.folder is not None:
+                return (self.folder / path).stat().st_size
+            with self._handler.open_input_file(path) as file:
+                return int(file.size())
+        except FileNotFoundError:
+            return None
+
     def delete(self, path: str) -> None:
         """Delete a file, if it is there and can be deleted: nobody counts on it."""
         with contextlib.suppress(OSError):
@@ -78,15 +88,22 @@ class Root(msgspec.Struct, frozen=True):
             else:
                 self._handler.delete_file(path)
 
-    def settle(self, path: str) -> None:
-        """See that a file that somebody else wrote is on the disk."""
-        if self.folder is not None:
-            with (self.folder / path).open("rb") as file:
-                os.fsync(file.fileno())
-            sync_folder((self.folder / path).parent)
+    def settle_log(self, first: int, last: int) -> None:
+        """See that versions of the log are on the disk: deltalake leaves that to the system."""
+        if self.folder is None:
+            return
+        log = self.folder / "_delta_log"
+        for version in range(first, last + 1):
+            for path in log.glob(f"{version:020}.*"):
+                sync_file(path)
+        sync_file(log / "_last_checkpoint")
+        sync_folder(log)
 
     def __repr__(self) -> str:
         return f"Root({self.uri!r})"
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        return [("uri", self.uri)]  # options may be secrets
 
 
 class Upload:
@@ -133,6 +150,9 @@ class Lake(msgspec.Struct, frozen=True):
     def __repr__(self) -> str:
         return f"Lake({self.uri!r})"
 
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        return [("uri", self.uri)]  # options may be secrets
+
 
 def lake_of(lake: "str | Path | Lake", storage_options: Mapping[str, str] | None = None) -> Lake:
     """The lake at a path, or at a URI such as s3://bucket/lake; its options are deltalake's."""
@@ -154,6 +174,12 @@ def lake_of(lake: "str | Path | Lake", storage_options: Mapping[str, str] | None
             f"tables do not agree about: name a folder without it, not {path}"
         )
     return Lake(path.rstrip("/") or "/", options)
+
+
+def sync_file(path: Path) -> None:
+    """See that what a file holds is on the disk, if it is there."""
+    with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
+        os.fsync(file.fileno())
 
 
 def sync_folder(folder: Path) -> None:

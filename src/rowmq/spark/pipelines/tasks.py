@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import msgspec
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls them
@@ -13,7 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls them
 from rowmq import errors
 from rowmq.errors import DataLoss, InvalidInput, PipelineFailed, RowMQError
 
-__all__ = ["cores_of", "run_tasks"]
+__all__ = ["cores_of", "failed", "is_gone", "run_tasks"]
 
 T = TypeVar("T")
 Told = TypeVar("Told")
@@ -47,6 +48,8 @@ def run_tasks(
         rows = frame.collect()
     except PySparkException as error:
         raise failed(error) from error
+    except (Py4JError, OSError) as error:
+        raise PipelineFailed(f"Spark itself has ended: {type(error).__name__}") from error
     found = [msgspec.json.decode(text, type=Answer) for row in rows for text in row["told"]]
     for answer in found:
         if answer.error is not None:
@@ -91,3 +94,12 @@ def cores_of(spark: SparkSession) -> int:
         return int(spark.sparkContext.defaultParallelism)
     except PySparkException:  # Spark Connect does not tell
         return os.cpu_count() or 1
+
+
+def is_gone(spark: SparkSession) -> bool:
+    """Whether Spark has ended: then nothing can be done with it any more."""
+    try:
+        spark.range(1).count()
+    except (PySparkException, Py4JError, OSError, AttributeError):
+        return True
+    return False

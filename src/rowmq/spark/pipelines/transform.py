@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 from rowmq.errors import InvalidOption, PipelineFailed, RowMQError
 from rowmq.spark.options import Given, topics_options
 from rowmq.spark.pipelines.archive import check_numbers, given
-from rowmq.spark.pipelines.tasks import failed
+from rowmq.spark.pipelines.tasks import failed, is_gone
 from rowmq.spark.place import Place, place_of
 from rowmq.spark.sink.options import sink_options
 from rowmq.times import Duration, to_seconds
@@ -234,15 +234,6 @@ def told_by(error: Exception) -> RowMQError:
     if isinstance(error, PySparkException):
         return failed(error)
     return PipelineFailed(f"Spark gave up: {type(error).__name__}")
-
-
-def is_gone(spark: SparkSession) -> bool:
-    """Whether Spark has ended: then nothing can be started with it."""
-    try:
-        spark.range(1).count()
-    except (PySparkException, Py4JError, OSError, AttributeError):
-        return True
-    return False
 
 
 def load_function(target: str) -> Function:

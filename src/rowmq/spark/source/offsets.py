@@ -10,7 +10,7 @@ from functools import partial
 from rowmq.client import RowMQ
 from rowmq.errors import DataLoss, InvalidOption
 from rowmq.spark.options import Bound, TopicsOptions
-from rowmq.spark.source.planning import Offsets, Range
+from rowmq.spark.source.planning import Range
 from rowmq.store.positions import EARLIEST, LATEST, Standing
 from rowmq.store.seeking import Target
 from rowmq.store.topics import Span
@@ -21,6 +21,8 @@ __all__ = [
     "establish",
     "kept",
     "ranges_between",
+    "refuse_missing",
+    "refuse_unknown",
     "standing",
     "subscribed",
 ]
@@ -29,12 +31,17 @@ DEAD_LETTERS = "_dlq"
 """How topics of dead letters end: what was redriven or purged leaves gaps in them."""
 
 
-def subscribed(mq: RowMQ, options: TopicsOptions) -> tuple[str, ...]:
-    """The topics that are read now: those named, or those that match the pattern."""
+def subscribed(mq: RowMQ, options: TopicsOptions, *, letters: bool = True) -> tuple[str, ...]:
+    """The topics that are read now: those named, or those that match the pattern.
+
+    Without `letters`, a pattern does not match topics of dead letters: a group there would have
+    garbage collection delete letters that nobody has dealt with.
+    """
     if options.pattern is None:
         return options.topics
     matches = re.compile(options.pattern).fullmatch
-    return tuple(info.name for info in mq.topics() if matches(info.name))
+    found = [info.name for info in mq.topics() if matches(info.name)]
+    return tuple(name for name in found if letters or not name.endswith(DEAD_LETTERS))
 
 
 def standing(mq: RowMQ, topic: str, group: str | None) -> dict[str, Standing]:
@@ -122,13 +129,18 @@ def batch_ranges(mq: RowMQ, options: TopicsOptions) -> list[Range]:
 
 
 def refuse_missing(mq: RowMQ, topics: Sequence[str]) -> None:
-    """Raise for a topic that does not exist: a name that was mistyped reads as nothing."""
-    known = [info.name for info in mq.topics()]
-    for topic in topics:
-        if topic not in known:
-            near = difflib.get_close_matches(topic, known, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else "see `rowmq topics`"
-            raise InvalidOption(f"there is no topic {topic!r}: {hint}")
+    """Raise for a topic that does not exist."""
+    if topics:
+        refuse_unknown("topic", topics, [info.name for info in mq.topics()])
+
+
+def refuse_unknown(what: str, names: Sequence[str], known: Sequence[str]) -> None:
+    """Raise for a topic or a queue that does not exist: what is mistyped would read as nothing."""
+    for name in names:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"see `rowmq {what}s`"
+            raise InvalidOption(f"there is no {what} {name!r}: {hint}")
 
 
 def bounds(
@@ -166,11 +178,3 @@ def times(mq: RowMQ, known: Mapping[str, Standing], since: int) -> dict[str, int
     found = mq._run(partial(mq._store.topics.spans_since, spans, since))  # noqa: SLF001 - its own
     first = {span.key: span.first for span in found}
     return {key: first.get(key, one.next_offset) for key, one in known.items()}
-
-
-def offsets_of(ranges: Iterable[Range]) -> Offsets:
-    """The ends of ranges, by topic and key."""
-    ends: Offsets = {}
-    for one in ranges:
-        ends.setdefault(one.topic, {})[one.key] = one.end
-    return ends

@@ -61,19 +61,26 @@ def cut_offsets(ranges: Sequence[Range], limit: int) -> list[Range]:
 def cut_bytes(
     ranges: Sequence[Range], sizes: Mapping[int, Sequence[int]], limit: int
 ) -> list[Range]:
-    """As many offsets as have about so many bytes, and at least one.
+    """As many offsets as have about so many bytes, and one whose message alone is over its share.
 
     `sizes` are those of the first messages of each partition, in order; what comes after them is
     taken to be like them.
     """
     known = {found.partition_id: list(sizes.get(found.partition_id, ())) for found in ranges}
+    measured = [size for found in known.values() for size in found]
+    mean = math.ceil(sum(measured) / len(measured)) if measured else 0
+    # What was not measured is taken to be like the others.
+    known = {id: found or [mean] for id, found in known.items()}
     totals = {found: expected_bytes(found, known[found.partition_id]) for found in ranges}
     if sum(totals.values()) <= limit:
         return list(ranges)
     level = level_of(totals.values(), limit)
     cut = [fitting(found, known[found.partition_id], level) for found in ranges]
-    if not any(found.size for found in cut):
-        cut[0] = ranges[0]._replace(end=ranges[0].first + 1)
+    left_out = [place for place, found in enumerate(cut) if not found.size and ranges[place].size]
+    if left_out:
+        # One whose next message is over its share has its turn, another one each time.
+        chosen = left_out[sum(found.first for found in ranges) % len(left_out)]
+        cut[chosen] = ranges[chosen]._replace(end=ranges[chosen].first + 1)
     return [found for found in cut if found.size]
 
 

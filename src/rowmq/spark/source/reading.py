@@ -19,7 +19,7 @@ from pyspark.sql.types import (
 )
 
 from rowmq.codec import Encoding
-from rowmq.errors import DataLoss
+from rowmq.errors import ConnectionLost, DataLoss, RowMQError
 from rowmq.spark.arrow import Query, fetch
 from rowmq.spark.columns import headers_of, named
 from rowmq.spark.place import Place
@@ -70,6 +70,7 @@ RANGES_MAX = {"postgres": 5_000, "sqlite": 5_000, "mysql": 500}
 
 ENCODINGS = pa.array([encoding.name.lower() for encoding in sorted(Encoding)])
 ROW_BYTES = 200
+COUNTED = pa.schema([("count", pa.int64())])
 
 
 def read_ranges(
@@ -84,7 +85,7 @@ def read_ranges(
             found += batch.num_rows
             yield batch
         if checked and found != expected:
-            raise lost(run, expected - found)
+            raise missing(place, run, found, expected)
 
 
 def read_run(
@@ -127,6 +128,18 @@ def complete(names: Sequence[str], run: Sequence[Range], batch: pa.RecordBatch) 
     return named(columns)
 
 
+def missing(place: Place, run: Sequence[Range], found: int, expected: int) -> RowMQError:
+    """What it means that there were fewer rows: some are gone, or a connection was."""
+    there = sum(
+        batch.column(0)[0].as_py()
+        for one in run
+        for batch in fetch(place, Query(place.store.dialect.fill(count_of(one)), COUNTED))
+    )
+    if there == expected:
+        return ConnectionLost(f"{found} of {expected} messages came: the connection broke")
+    return lost(run, expected - there)
+
+
 def lost(run: Sequence[Range], missing: int) -> DataLoss:
     topics = ", ".join(sorted({repr(one.topic) for one in run}))
     return DataLoss(
@@ -137,6 +150,13 @@ def lost(run: Sequence[Range], missing: int) -> DataLoss:
 
 
 # --- the query, for each database: numbers of our own stand in it, and no names ---------------
+
+
+def count_of(one: Range) -> str:
+    return f"""
+        SELECT COUNT(*) FROM {{messages}} m
+        WHERE m.partition_id = {one.partition_id} AND m.message_offset >= {one.first}
+            AND m.message_offset < {one.end}"""
 
 
 def one_range(columns: Sequence[str], one: Range) -> str:

@@ -9,6 +9,7 @@ Where the stream begins is asked for more than once, and by a source that does n
 was asked before: so it is decided by the group's row, which is made once.
 """
 
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -57,11 +58,11 @@ class TopicsStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._mq: RowMQ | None = None
         self._target: Offsets | None = None
         self._latest: Offsets = {}
-        self._idle_since = time.monotonic()
+        self._idle_since = -math.inf  # the first batch waits for nobody
 
     def __getstate__(self) -> dict[str, Any]:
         """What tasks need to know: they have connections of their own."""
-        return {**self.__dict__, "_mq": None}
+        return {**self.__dict__, "_mq": None, "_latest": {}, "_target": None}
 
     @property
     def mq(self) -> RowMQ:
@@ -73,16 +74,16 @@ class TopicsStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> Offsets:  # noqa: N802 - Spark's name
         offsets = {}
-        for topic in subscribed(self.mq, self.options):
+        for topic in subscribed(self.mq, self.options, letters=False):
             establish(self.mq, topic, self.group, self.options.start)
             known = standing(self.mq, topic, self.group)
             offsets[topic] = {key: next_offset(one) for key, one in known.items()}
         return offsets
 
     def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:  # noqa: N802 - Spark's
-        self.advance(start)
         partitions = self.partitions_now()
         refuse_ahead(start, partitions)
+        self.advance(start)
         self._latest = {
             topic: {key: one.next_offset for key, one in known.items()}
             for topic, known in partitions.items()
@@ -102,7 +103,7 @@ class TopicsStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions_now(self) -> dict[str, dict[str, Standing]]:
         """The partitions of all topics; the group is registered in those that are new."""
         found = {}
-        for topic in subscribed(self.mq, self.options):
+        for topic in subscribed(self.mq, self.options, letters=False):
             known = standing(self.mq, topic, self.group)
             if any(one.acked is None for one in known.values()) or not known:
                 establish(self.mq, topic, self.group, Bound("earliest"))
@@ -152,7 +153,7 @@ class TopicsStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             topic: {
                 key: one.next_offset for key, one in standing(self.mq, topic, self.group).items()
             }
-            for topic in subscribed(self.mq, self.options)
+            for topic in subscribed(self.mq, self.options, letters=False)
         }
 
     def reportLatestOffset(self) -> Offsets | None:  # noqa: N802 - Spark's name

@@ -4,6 +4,7 @@ The lake is the truth: a pass begins where the books of the lake end, and the gr
 follows them. It is only there so that garbage collection waits for the lake.
 """
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -26,6 +27,8 @@ from rowmq.store.dialect import as_text
 from rowmq.store.positions import Standing
 
 __all__ = ["Messages"]
+
+log = logging.getLogger("rowmq")
 
 TASK_RECORDS_MAX = 250_000
 SUFFIX = "_dlq"
@@ -116,12 +119,20 @@ class Messages(Part):
                 if messages and not letters and not has_origin(topic, found)
             ]
         for topic in self.topics:
+            if topic not in found and not topic.endswith(SUFFIX):
+                self.await_topic(topic)
             if topic in found and found[topic][1]:
                 raise InvalidOption(
                     f"topic {topic!r} holds dead letters: name the topic that they are from. A "
                     f"group on this one would have garbage collection delete them"
                 )
         return [topic for topic in self.topics if topic in found]
+
+    def await_topic(self, topic: str) -> None:
+        """Have garbage collection wait for the lake from a topic's first message on."""
+        if topic not in self.established:
+            establish(self.desk.mq, topic, self.desk.group, Bound("earliest"))
+            self.established.add(topic)
 
     def ask_topics(self) -> list[tuple[str, int, int]]:
         return ask(self.desk.mq, "spark.topics", TOPICS)  # type: ignore[return-value]
@@ -135,6 +146,8 @@ class Messages(Part):
             known = books.ends.get(topic)
             whole = known is None or books.estimated
             partitions = self.partitions(topic)
+            if known is None:
+                partitions = self.set_back(topic, partitions)
             self.heal(topic, partitions, known or {})
             for one in partitions:
                 start = start_of(topic, one, known, whole=whole)
@@ -156,14 +169,27 @@ class Messages(Part):
 
     def partitions(self, topic: str) -> list[Standing]:
         """The partitions of a topic, with a group that garbage collection waits for."""
-        if topic not in self.established:
-            establish(self.desk.mq, topic, self.desk.group, Bound("earliest"))
-            self.established.add(topic)
+        self.await_topic(topic)
         found = list(standing(self.desk.mq, topic, self.desk.group).values())
         if any(one.acked is None for one in found):  # a new key; or the group was dropped
             establish(self.desk.mq, topic, self.desk.group, Bound("earliest"))
             found = list(standing(self.desk.mq, topic, self.desk.group).values())
         return found
+
+    def set_back(self, topic: str, partitions: list[Standing]) -> list[Standing]:
+        """Have a group that is ahead of a new lake stand at the beginning: garbage collection must
+        wait for the lake, and not for what the group was before.
+        """
+        if all((one.acked or 0) < one.first_offset for one in partitions):
+            return partitions
+        log.warning(
+            "group %r has read topic %r before, and the lake has nothing of it: it begins anew, "
+            "with the oldest message that is there",
+            self.desk.group,
+            topic,
+        )
+        self.desk.mq.seek(topic, self.desk.group, to="earliest")
+        return list(standing(self.desk.mq, topic, self.desk.group).values())
 
     def heal(self, topic: str, partitions: Sequence[Standing], known: Mapping[int, int]) -> None:
         """Move a group that is behind the lake: whoever committed died before it did so, or the
@@ -187,12 +213,12 @@ def has_origin(topic: str, known: Mapping[str, object]) -> bool:
 def start_of(topic: str, one: Standing, known: Mapping[int, int] | None, *, whole: bool) -> int:
     """The first offset of a partition that the lake does not have.
 
-    Where the lake knows nothing of it, that is where the group stands, if the lake is new to the
-    topic; else the key is new, and so is all of it.
+    Where the lake knows nothing of it, that is all there is, if the lake is new to the topic; else
+    the key is new, and so is all of it.
     """
     end = None if known is None else known.get(one.partition_id)
     if end is None:
-        return max(one.first_offset, (one.acked or 0) + 1) if whole else 1
+        return one.first_offset if whole else 1
     if end > one.next_offset:
         raise LakeMismatch(
             f"the lake has the offsets of topic {topic!r}, key {one.key or None!r}, up to "

@@ -1,6 +1,7 @@
 """What keeps a lake in shape: small files become large ones, old ones go, and lag is sampled."""
 
 import contextlib
+import math
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from functools import partial
@@ -8,8 +9,8 @@ from functools import partial
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
-from deltalake import write_deltalake
-from deltalake.exceptions import DeltaError
+from deltalake import DeltaTable, write_deltalake
+from deltalake.exceptions import CommitFailedError, DeltaError
 
 from rowmq.client import RowMQ
 from rowmq.doctor.checks import EXAMINATIONS
@@ -27,6 +28,9 @@ __all__ = ["compact", "sample_lag", "vacuum"]
 SMALL_BYTES = FILE_BYTES // 4
 FILES_MIN = 4
 """How many small files of a partition are worth a larger one."""
+
+SAMPLES_PER_FILE = 100
+"""How many samples of lag, each a file, become one."""
 
 READ_ROWS = 10_000
 READ_BYTES = 16 * 1024 * 1024
@@ -111,7 +115,7 @@ def sum_bytes(parquet: pq.ParquetFile) -> int:
 def vacuum(part: Part, older_than: timedelta) -> int:
     """Delete files that no version since a time has, and those that no commit ever had."""
     snapshot, _ = part.open()
-    hours = max(0, round(older_than.total_seconds() / 3600))
+    hours = math.ceil(older_than.total_seconds() / 3600)
     try:
         gone = snapshot.table.vacuum(
             retention_hours=hours, dry_run=False, enforce_retention_duration=False, full=True
@@ -132,14 +136,20 @@ def sample_lag(desk: Desk) -> int:
     table = pa.Table.from_pylist(rows, schema=pa.schema(list(LAG.columns.items())))
     day = table.column("sampled_at").cast(pa.date32())
     root = desk.lake.root(LAG.table)
+    options = root.options or None
     try:
         write_deltalake(
             root.uri,
             table.append_column("date", day).select(LAG.schema.names),
             mode="append",
             partition_by=list(LAG.partitioned_by),
-            storage_options=root.options or None,
+            storage_options=options,
         )
+        written = DeltaTable(root.uri, storage_options=options)
+        if written.version() % SAMPLES_PER_FILE == SAMPLES_PER_FILE - 1:
+            written.optimize.compact()
+    except CommitFailedError:  # somebody else's sample does as well
+        return 0
     except (DeltaError, OSError) as error:
         raise unusable(root, error) from error
     return len(rows)

@@ -11,7 +11,16 @@ from rowmq.spark.pipelines.reporting.reasons import Place, Reason
 from rowmq.spark.pipelines.reporting.window import Window
 from rowmq.spark.pipelines.reporting.wording import UNIT, count, factor, lasting, number, share
 
-__all__ = ["Finding", "Literal", "Named", "Story", "Urgency", "findings_of", "plain"]
+__all__ = [
+    "Finding",
+    "Literal",
+    "Named",
+    "Story",
+    "Urgency",
+    "are_settled",
+    "findings_of",
+    "plain",
+]
 
 FAILING_SHARE = 0.01
 """From what part of given up jobs on a queue is said to fail."""
@@ -167,18 +176,35 @@ def judge_letters(story: Story) -> Iterator[Finding]:
         topics.setdefault(str(topic), {})[str(group)] = letters
     for topic, groups in topics.items():
         letters, total = sum(groups.values()), published.get((topic,), 0.0)
-        part = f", {share(letters, total)} of what was published" if total >= letters else ""
+        part = f", {share(letters, total)} of what was published to it" if total >= letters else ""
+        many = letters >= FEW or letters > FAILING_SHARE * total
+        settled = are_settled(story, topic)
         yield Finding(
-            Urgency.SOON if letters >= FEW or letters > FAILING_SHARE * total else Urgency.NOTE,
+            Urgency.SOON if many and not settled else Urgency.NOTE,
             letters,
             (
                 *(f"{count(int(letters), 'message')} of topic ", Named(topic)),
                 *(" were" if letters > 1 else " was", " given up on", part, ", by "),
                 *by_groups(groups),
+                *(gone(letters) if settled else ()),
                 *mostly(story.reasons, [Place(topic, group, None) for group in groups]),
             ),
-            ("Mend the cause, then have them delivered again: ", Literal("rowmq dlq redrive")),
+            ()
+            if settled
+            else ("Mend the cause, then have them delivered again: ", Literal("rowmq dlq redrive")),
         )
+
+
+def are_settled(story: Story, topic: str) -> bool:
+    """Whether the topic's database is at hand and has none of its messages as a dead letter."""
+    live = story.live
+    return live is not None and topic in live.topics and topic not in live.letter_origins
+
+
+def gone(letters: float) -> Sentence:
+    if letters > 1:
+        return (" None is among the dead letters any more: they were redriven or purged.",)
+    return (" It is not among the dead letters any more: it was redriven or purged.",)
 
 
 def by_groups(groups: Mapping[str, float]) -> Sentence:

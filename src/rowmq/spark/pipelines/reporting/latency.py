@@ -133,8 +133,10 @@ def of_topics(story: Story) -> Iterator[Markup | None]:
     if not groups:
         return
     yield el("h3", "Topics: how long the oldest message waited for a group")
-    yield el("p", "Over all samples of lag. ", MARKS, class_="note")
-    yield ladders([(member(*group), {"one": ages[group]}) for group in groups[:LADDERS_MAX]])
+    waited = [group for group in groups if any(ages[group].values())]
+    if waited:
+        yield el("p", "Over all samples of lag, 0 where no message waited. ", MARKS, class_="note")
+        yield ladders([(member(*group), {"one": ages[group]}) for group in waited[:LADDERS_MAX]])
     shown = groups[:ROWS_MAX]
     yield table(
         "Age of the oldest message that a group had not acked, over all samples",

@@ -7,7 +7,9 @@ from typing import NamedTuple
 from rowmq.client import RowMQ
 from rowmq.doctor.checks import EXAMINATIONS
 from rowmq.errors import UnknownGroup
+from rowmq.spark.jobs import ask
 from rowmq.spark.pipelines.reporting.figures import Figure
+from rowmq.store.dialect import as_text
 from rowmq.store.doctor_facts import GroupState
 from rowmq.times import from_micros
 
@@ -53,6 +55,8 @@ class Live(NamedTuple):
     """Those of the topics that hold the dead letters of others."""
     groups: tuple[LiveGroup, ...] = ()
     queues: tuple[LiveQueue, ...] = ()
+    letter_origins: tuple[str, ...] = ()
+    """Those of the topics that dead letters are from."""
 
 
 def look(mq: RowMQ) -> Live:
@@ -62,6 +66,7 @@ def look(mq: RowMQ) -> Live:
     run = partial(engine.driver.run, retry_for=None)
     groups = [live_group(mq, state) for state in run(examination.groups)]
     topics = [topic.name for topic in mq.topics()]
+    holders = topics_of(mq, "spark.letter_topics", LETTER_TOPICS)
     due = {state.queue: state.due_seconds for state in run(examination.queues)}
     queues = [
         LiveQueue(
@@ -77,13 +82,21 @@ def look(mq: RowMQ) -> Live:
         at=from_micros(run(examination.clock)),
         database=engine.database,
         topics=tuple(topics),
-        letter_topics=tuple(topic for topic in topics if holds_letters(topic, topics)),
+        letter_topics=tuple(
+            topic for topic in topics if topic in holders or has_origin(topic, topics)
+        ),
         groups=tuple(group for group in groups if group is not None),
         queues=tuple(queues),
+        letter_origins=topics_of(mq, "spark.letter_origins", LETTER_ORIGINS),
     )
 
 
-def holds_letters(topic: str, topics: list[str]) -> bool:
+def topics_of(mq: RowMQ, statement: str, sql: str) -> tuple[str, ...]:
+    return tuple(as_text(topic) for (topic,) in ask(mq, statement, sql))
+
+
+def has_origin(topic: str, topics: list[str]) -> bool:
+    """Whether a topic is named like that of another one's dead letters."""
     return topic.endswith(DEAD_LETTERS) and topic.removesuffix(DEAD_LETTERS) in topics
 
 
@@ -113,3 +126,13 @@ def live_figures(live: Live | None) -> list[Figure]:
         for queue in live.queues
         for state, count in queue.counts.items()
     ]
+
+
+LETTER_TOPICS = """
+    SELECT DISTINCT p.topic FROM {partitions} p
+    WHERE EXISTS (SELECT 1 FROM {dead_letters} d WHERE d.partition_id = p.id) ORDER BY p.topic"""
+
+LETTER_ORIGINS = """
+    SELECT t.topic FROM (SELECT DISTINCT topic FROM {partitions}) t
+    WHERE EXISTS (SELECT 1 FROM {dead_letters} d WHERE d.origin_topic = t.topic)
+    ORDER BY t.topic"""

@@ -5,7 +5,14 @@ from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
 
-from rowmq.spark.pipelines.reporting.findings import Finding, Literal, Named, Story, Urgency
+from rowmq.spark.pipelines.reporting.findings import (
+    Finding,
+    Literal,
+    Named,
+    Story,
+    Urgency,
+    are_settled,
+)
 from rowmq.spark.pipelines.reporting.html import Markup, el, join, name, raw, visible
 from rowmq.spark.pipelines.reporting.sections import Section, sections_of
 from rowmq.spark.pipelines.reporting.totals import Totals
@@ -53,7 +60,7 @@ def main_parts(
             style="margin-top:2rem",
         )
         return
-    yield totals_strip(totals)
+    yield totals_strip(totals, open_failures=totals.failed > 0 or has_letters(story))
     yield attention(findings)
     for part in parts:
         yield el("section", el("h2", part.title), *part.body, id=part.id)
@@ -87,7 +94,13 @@ def header(heading: Heading, story: Story | None, parts: list[Section]) -> Marku
     )
 
 
-def totals_strip(totals: Totals) -> Markup:
+def has_letters(story: Story) -> bool:
+    """Whether messages were given up on that nobody is known to have dealt with."""
+    groups = story.book.by("dead_letters", "count", "topic", "group")
+    return any(not are_settled(story, str(topic)) for topic, _ in groups)
+
+
+def totals_strip(totals: Totals, *, open_failures: bool) -> Markup:
     finished = totals.completed + totals.failed
     given_up = totals.failed + totals.dead_letters
     handled = finished + totals.published
@@ -98,8 +111,8 @@ def totals_strip(totals: Totals) -> Markup:
             given_up,
             "given up on",
             f"{count(totals.failed, 'job')}, {count(totals.dead_letters, 'message')}; "
-            f"{share(given_up, handled)} of all",
-            bad=given_up > 0,
+            f"{share(given_up, handled)} of all messages and jobs",
+            bad=open_failures,
         ),
         tile(
             totals.lag,

@@ -14,7 +14,17 @@ from rowmq.spark.pipelines.reporting.window import Window
 from rowmq.spark.pipelines.reporting.wording import clock, moment
 from rowmq.times import from_micros, to_micros
 
-__all__ = ["Ladder", "Line", "bar", "chart", "ladder", "ladder_axis", "ladder_scale", "sparkline"]
+__all__ = [
+    "Ladder",
+    "Line",
+    "Scale",
+    "bar",
+    "chart",
+    "ladder",
+    "ladder_axis",
+    "ladder_scale",
+    "sparkline",
+]
 
 WIDTH, HEIGHT = 340.0, 128.0
 LEFT, RIGHT, TOP, BOTTOM = 40.0, 6.0, 8.0, 20.0
@@ -226,7 +236,8 @@ def hits(
         ]
         if told:
             left, right = frame.x(start), frame.x(start + frame.window.bucket)
-            label = f"{moment(start)} UTC\n" + "\n".join(told)
+            when = moment(start, seconds=frame.window.fine)
+            label = f"{when} UTC\n" + "\n".join(told)
             size = {"width": max(right - left, 0.5), "height": HEIGHT - BOTTOM}
             yield el("rect", el("title", label), x=left, y=0, class_="hit", **size)
 
@@ -272,8 +283,28 @@ def bar(parts: Sequence[tuple[float, str]], *, title: str | None = None) -> Mark
     return el("svg", told, *rects, class_="bar", role=title and "img", aria_hidden=hidden)
 
 
-def ladder_scale(values: Sequence[float]) -> tuple[float, float]:
-    """The ends of a ladder's axis: marks that all values are between."""
+class Scale(NamedTuple):
+    """The axis of ladders, in factors; where there are zeros, their place is left of all others."""
+
+    low: float
+    high: float
+    zero: bool = False
+
+    @property
+    def left(self) -> float:
+        return self.low / 10 if self.zero else self.low
+
+    @property
+    def marks(self) -> dict[float, str]:
+        within = {at: said for at, said in DURATIONS.items() if self.low <= at <= self.high}
+        return {self.left: "0"} | within if self.zero else within
+
+    def percent(self, value: float) -> str:
+        return f"{100 * log_position(value, self.left, self.high):.2f}%"
+
+
+def ladder_scale(values: Sequence[float]) -> Scale:
+    """The axis of ladders: it ends at marks that all values are between."""
     marks = list(DURATIONS)
     some = [value for value in values if value > 0] or [1.0]
     low = max((mark for mark in marks if mark <= min(some)), default=marks[0])
@@ -281,19 +312,18 @@ def ladder_scale(values: Sequence[float]) -> tuple[float, float]:
     if high <= low:
         place = marks.index(low)
         low, high = marks[max(place - 1, 0)], marks[min(place + 1, len(marks) - 1)]
-    return low, high
+    return Scale(low, high, zero=any(value <= 0 for value in values))
 
 
-def ladder(ladders: Sequence[Ladder], scale: tuple[float, float], *, title: str) -> Markup:
+def ladder(ladders: Sequence[Ladder], scale: Scale, *, title: str) -> Markup:
     """Percentiles from the median to the maximum, each set a line with its steps."""
-    low, high = scale
     shapes = [
         el("line", x1=at, x2=at, y1=0, y2="100%", class_="grid")
-        for at in (percent(mark, low, high) for mark in DURATIONS if low <= mark <= high)
+        for at in (scale.percent(mark) for mark in scale.marks)
     ]
     for row, found in enumerate(ladders):
         y = 9 + 14 * row
-        places = [(name, percent(value, low, high)) for name, value in found.steps]
+        places = [(name, scale.percent(value)) for name, value in found.steps]
         if places:
             shapes.append(
                 el(
@@ -319,17 +349,10 @@ def rung(name: str, at: str, y: float, style: str) -> Markup:
     return el("line", x1=at, x2=at, y1=y - 4, y2=y + 4, class_=f"rung {style}")
 
 
-def ladder_axis(scale: tuple[float, float]) -> Markup:
+def ladder_axis(scale: Scale) -> Markup:
     """The marks under ladders."""
-    low, high = scale
-    marks = [mark for mark in DURATIONS if low <= mark <= high]
     texts = []
-    for mark in marks:
-        anchor = "start" if mark == low else "end" if mark == high else "middle"
-        label = DURATIONS[mark]
-        texts.append(el("text", label, x=percent(mark, low, high), y=12, class_=f"tick {anchor}"))
+    for mark, label in scale.marks.items():
+        anchor = "start" if mark == scale.left else "end" if mark == scale.high else "middle"
+        texts.append(el("text", label, x=scale.percent(mark), y=12, class_=f"tick {anchor}"))
     return el("svg", *texts, class_="ladder-axis", aria_hidden="true")
-
-
-def percent(value: float, low: float, high: float) -> str:
-    return f"{100 * log_position(value, low, high):.2f}%"

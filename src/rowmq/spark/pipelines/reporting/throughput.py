@@ -60,10 +60,11 @@ class Pace(NamedTuple):
         length = (self.window.until - self.window.since).total_seconds()
         known = [rate for rate in rates(points, self.window) if rate is not None]
         busiest = max(points, key=lambda at: points[at], default=None)
+        begin = None if busiest is None else max(busiest, self.window.since)
         return (
             speed(total / length * self.seconds),
             speed(max(known) * self.seconds) if known and points else None,
-            None if busiest is None else brief(max(busiest, self.window.since)),
+            None if begin is None else brief(begin, seconds=self.window.fine),
         )
 
 

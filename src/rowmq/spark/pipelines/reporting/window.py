@@ -52,6 +52,11 @@ class Window(NamedTuple):
         first -= (first - self.origin) % self.width
         return [from_micros(at) for at in range(first, to_micros(self.until), self.width)]
 
+    @property
+    def fine(self) -> bool:
+        """Whether times of its buckets are told apart only by their seconds."""
+        return self.bucket < timedelta(minutes=1)
+
     def seconds_of(self, start: datetime) -> float:
         """How much of a bucket is in the window."""
         begin, end = max(start, self.since), min(start + self.bucket, self.until)

@@ -91,9 +91,9 @@ def factor(value: float) -> str:
     return f"{value:,.0f}{TIMES}" if value >= 10 else f"{value:.2g}{TIMES}"
 
 
-def moment(when: datetime) -> str:
+def moment(when: datetime, *, seconds: bool = False) -> str:
     """A day and a time of day, UTC; the zone is told once, above."""
-    return f"{day(when)} {clock(when)}"
+    return f"{day(when)} {clock(when, seconds=seconds)}"
 
 
 def between(since: datetime, until: datetime) -> str:
@@ -131,10 +131,10 @@ def rate_unit(per_second: float) -> tuple[float, str]:
     return RATES[-1]
 
 
-def brief(when: datetime) -> str:
+def brief(when: datetime, *, seconds: bool = False) -> str:
     """A time in a table: the year is told above."""
     when = when.astimezone(UTC)
-    return f"{when.day} {when:%b %H:%M}"
+    return f"{when.day} {when:%b} {clock(when, seconds=seconds)}"
 
 
 def time_unit(seconds: float) -> tuple[float, str]:
