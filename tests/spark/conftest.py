@@ -1,11 +1,24 @@
 """One Spark for all tests: it takes as long to start as many of them take together."""
 
+import sys
 from collections.abc import Iterator
+from importlib.abc import MetaPathFinder
 
 import pytest
 from pyspark.sql import SparkSession
 
 import rowmq.spark
+
+
+class WithoutPandas(MetaPathFinder):
+    """Clients of Spark Connect need pandas, so it is installed; nothing else may need it."""
+
+    def find_spec(self, fullname: str, *_: object) -> None:
+        if fullname == "pandas":
+            raise ModuleNotFoundError("pandas is not part of the extra", name=fullname)
+
+
+sys.meta_path.insert(0, WithoutPandas())
 
 CONFIG = {
     "spark.driver.memory": "1g",

@@ -18,9 +18,9 @@ import rowmq
 from rowmq.errors import DataLoss, InvalidOption, LakeConflict, LakeError, LakeMismatch
 from rowmq.spark.pipelines.archive import ArchiveProgress, ArchiveResult, archive
 from rowmq.spark.pipelines.archiving import desk, messages
-from rowmq.spark.pipelines.lake import commit, snapshot_of
+from rowmq.spark.pipelines.lake import commit, read_table, snapshot_of
 from rowmq.spark.pipelines.layout import LAYOUTS
-from rowmq.spark.pipelines.storage import lake_of
+from rowmq.spark.pipelines.storage import Lake, lake_of
 from rowmq.spark.pipelines.writing import Added
 from tests.databases import Database, Databases
 from tests.spark.lakes import files_of, places, rows_by_deltalake, rows_by_spark
@@ -399,6 +399,26 @@ def test_large_payloads_are_archived(lake: Archive) -> None:
         lake.mq.publish("films", bytes([number]) * 20_000_000)
     assert lake.run().messages == 3
     assert [len(row["value"]) for row in lake.rows()] == [20_000_000] * 3
+
+
+def test_an_object_store_is_reached_through_deltalake(lake: Archive) -> None:
+    """A folder does as one, if it is only known by its URI: nothing is then done by path."""
+    store = Lake(f"file://{lake.lake}", {})
+    queue = lake.mq.queue("q")
+    for number in range(5):
+        lake.publish("a/b", 2)
+        queue.put({"n": number})
+        for job in queue.try_poll_many(1):
+            job.ack()
+        archive(lake.spark, url=lake.database.url, lake=store, compact_every=5)  # type: ignore[arg-type]
+    assert len(files_of(lake.lake, "messages")) == len(files_of(lake.lake, "jobs")) == 1
+    shutil.rmtree(lake.lake / "messages" / "_rowmq")
+    assert archive(lake.spark, url=lake.database.url, lake=store).rows == 0  # type: ignore[arg-type]
+    assert lake.offsets() == {"a/b": list(range(1, 11))}
+    assert len(lake.rows("jobs")) == 5
+    found = read_table(lake.spark, store, "messages")
+    assert found is not None
+    assert found.where("topic = 'a/b'").count() == 10
 
 
 def test_lag_is_sampled(lake: Archive) -> None:

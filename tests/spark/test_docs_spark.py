@@ -9,9 +9,15 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
 
 import rowmq
 from rowmq.spark import pipelines
+from rowmq.spark.jobs import columns_of
+from rowmq.spark.options import JOBS, READING
+from rowmq.spark.sink.options import WRITING
+from rowmq.spark.sink.shape import TO_QUEUE, TO_TOPIC
+from rowmq.spark.source.reading import COLUMNS, EXTRA
 from tests.databases import Databases
 
 ROOT = Path(__file__).parent.parent.parent
@@ -90,3 +96,15 @@ def test_the_function_of_the_example_runs_in_a_pipeline(
         found = mq.read("clean")
     assert [(message.key, message.id) for message in found] == [("ann", "order-1")]
     assert found[0].payload == {"id": 1, "total": 9.5}
+
+
+def test_the_page_tells_of_every_option_and_column() -> None:
+    page = PAGE.read_text()
+    columns = [field.name for struct in (COLUMNS, EXTRA, *tables()) for field in struct]
+    written = [*TO_TOPIC, *TO_QUEUE]
+    for name in {*READING, *WRITING, *columns, *written}:
+        assert f"`{name}`" in page, name
+
+
+def tables() -> list[StructType]:
+    return [columns_of(what) for what in JOBS]

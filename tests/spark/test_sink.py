@@ -43,11 +43,13 @@ def left(database: Database) -> list[int]:
 
 def leave_stage(database: Database) -> None:
     """What is left of a task that died long ago."""
+    id = 10**12
+    part = "part, precedence, messages, largest_bytes, target, name"
+    row = "number, nth, part, encoding, payload"
     for sql in (
-        "stages (id, created_at, name) VALUES (7, 0, 'x')",
-        "stage_parts (stage_id, part, precedence, messages, largest_bytes, target, name) "
-        "VALUES (7, 0, 0, 1, 1, 't', '')",
-        "staged (stage_id, number, nth, part, encoding, payload) VALUES (7, 0, 0, 0, 0, 'x')",
+        f"stages (id, created_at, name) VALUES ({id}, 0, 'x')",
+        f"stage_parts (stage_id, {part}) VALUES ({id}, 0, 0, 1, 1, 't', '')",
+        f"staged (stage_id, {row}) VALUES ({id}, 0, 0, 0, 0, 'x')",
     ):
         database.execute(f"INSERT INTO rowmq_{sql}")
 

@@ -75,8 +75,7 @@ class Root(msgspec.Struct, frozen=True):
         try:
             if self.folder is not None:
                 return (self.folder / path).stat().st_size
-            with self._handler.open_input_file(path) as file:
-                return int(file.size())
+            return int(self._handler.open_input_file(path).size())
         except FileNotFoundError:
             return None
 

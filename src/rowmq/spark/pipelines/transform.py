@@ -89,9 +89,12 @@ def transform(
     sink_options(Given(writing), stream=True, overwrite=False)
     if restarts is not None and restarts != 0:
         check_numbers(restarts=restarts)
+    if isinstance(function, str):
+        function = load_function(function)
+        send_along(spark, function)
     stream = Stream(
         spark,
-        load_function(function) if isinstance(function, str) else function,
+        function,
         reading,
         {**writing, "checkpointLocation": str(checkpoint)},
         every=None if once else to_seconds(every, name="every"),
@@ -187,6 +190,11 @@ class Keeper:
     def pause_after(self, error: Exception, failures: int, stop: threading.Event) -> None:
         """Wait before the next start; raise if there have been too many."""
         problem = told_by(error)
+        if "ModuleNotFoundError" in str(problem):
+            raise PipelineFailed(
+                f"{problem}. Spark's executors have to have it: install it there, or send it along "
+                f"with the setting spark.submit.pyFiles"
+            ) from error
         if is_gone(self.stream.spark):
             raise PipelineFailed(f"Spark itself has ended: {problem}") from error
         if self.restarts is not None and failures > self.restarts:
@@ -258,3 +266,13 @@ def load_function(target: str) -> Function:
     if not callable(found):
         raise InvalidOption(f"module {module_name!r} has no function {name!r}")
     return found  # type: ignore[no-any-return]
+
+
+def send_along(spark: SparkSession, function: Function) -> None:
+    """Have the executors know a module of the current directory: they run in others."""
+    module = sys.modules.get(getattr(function, "__module__", ""))
+    file = getattr(module, "__file__", None)
+    if module is None or file is None or "." in module.__name__:
+        return
+    if Path(file).resolve().parent == Path.cwd():
+        spark.addArtifacts(str(Path(file).resolve()), pyfile=True)
