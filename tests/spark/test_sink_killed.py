@@ -12,7 +12,10 @@ import pytest
 import rowmq
 from tests.databases import NAMES, Database, Databases
 
-KILLS, FILES, LINES = 3, 4, 20
+KILLS = int(os.environ.get("ROWMQ_TEST_KILLS", "1"))
+"""How often Spark is killed; each time it takes long to start again."""
+
+FILES, LINES = KILLS + 1, 20
 NEVER = 1_000
 
 
@@ -31,7 +34,7 @@ def run(folder: Path, batch: int, databases: list[Database]) -> int:
                 os.killpg(process.pid, signal.SIGKILL)
 
 
-@pytest.mark.timeout(900)  # Spark is started four times
+@pytest.mark.timeout(900)  # Spark is started once more than it is killed
 def test_a_driver_that_is_killed_between_two_commits_publishes_each_row_once(
     databases: Databases, tmp_path: Path
 ) -> None:

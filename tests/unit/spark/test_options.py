@@ -105,3 +105,51 @@ def test_sizes_and_times_have_units() -> None:
 def test_a_star_reads_all_queues() -> None:
     assert jobs_options(Given({"url": URL, "queue": "*"})).names == ()
     assert jobs_options(Given({"url": URL, "archive": "a, b"})).names == ("a", "b")
+
+
+BATCHES: list[tuple[dict[str, str], list[str]]] = [
+    ({"topics": "x"}, ["there is no option 'topics'", "did you mean 'topic'?"]),
+    ({"topic": "a", "subscribe": "b"}, ["'topic', 'subscribe'"]),
+    ({"topic": "a", "queue": "b"}, ["'topic', 'queue'"]),
+    ({}, ["which topic?"]),
+    ({"topic": "a", "startingOffsets": "latest"}, ["it would read nothing"]),
+    ({"topic": "a", "startingOffsets": "soon"}, ["startingOffsets must be"]),
+    ({"topic": "a", "startingOffsets": '{"b": {"k": 1}}'}, ["'b', which is not read"]),
+    ({"topic": "a", "maxOffsetsPerTrigger": "5"}, ["is for streams"]),
+    ({"topic": "a", "group": "g"}, ["a batch is no consumer group"]),
+    ({"topic": "a", "minPartitions": "none"}, ["whole number"]),
+    ({"topic": "a", "failOnDataLoss": "maybe"}, ["true or false"]),
+    ({"queue": "a", "startingOffsets": "earliest"}, ["is for topics, not for 'queue'"]),
+    ({"topic": "a", "startingTimestamp": "1", "startingOffsets": "earliest"}, ["not both"]),
+    ({"topic": "a", "path": "x"}, ["take no path"]),
+]
+
+STREAMS: list[tuple[dict[str, str], list[str]]] = [
+    ({"topic": "a"}, ["a stream is a consumer group", "'group'"]),
+    ({"topic": "a", "group": "g", "endingOffsets": "latest"}, ["is for batches"]),
+    ({"queue": "a", "group": "g"}, ["use spark.read"]),
+    (
+        {"topic": "a", "group": "g", "minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "2"},
+        ["must not be over"],
+    ),
+    ({"topic": "a", "group": "g", "maxTriggerDelay": "5s"}, ["needs minOffsetsPerTrigger"]),
+]
+
+
+@pytest.mark.parametrize(("options", "parts"), BATCHES)
+def test_a_batch_refuses_what_contradicts_itself(options: dict[str, str], parts: list[str]) -> None:
+    given = Given({"url": URL, **options})
+    with pytest.raises(InvalidOption) as caught:
+        jobs_options(given) if given.named(["queue"]) else topics_options(given, stream=False)
+    for part in parts:
+        assert part in str(caught.value)
+
+
+@pytest.mark.parametrize(("options", "parts"), STREAMS)
+def test_a_stream_refuses_what_contradicts_itself(
+    options: dict[str, str], parts: list[str]
+) -> None:
+    with pytest.raises(InvalidOption) as caught:
+        topics_options(Given({"url": URL, **options}), stream=True)
+    for part in parts:
+        assert part in str(caught.value)
