@@ -21,6 +21,9 @@ Connect = Callable[..., Awaitable[Any]]
 # most tests. They vouch for none of our servers.
 os.environ["SSL_CERT_FILE"] = os.devnull
 
+# A JVM that ends soon is not worth a second compilation, nor several collectors.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
 # Tests start hundreds of programs, which would all have to compile what they import.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False

@@ -79,15 +79,22 @@ async def nothing_comes(sub: Any) -> bool:
 
 
 @contextmanager
-def statements(mq: Any) -> Iterator[list[Statement]]:
-    """The statements that a client runs meanwhile."""
+def statements(mq: Any, *, seconds: float = 0) -> Iterator[list[Statement]]:
+    """The statements that a client runs meanwhile; each takes so many seconds more, in which others
+    come.
+    """
     seen: list[Statement] = []
+
+    def see(statement: Statement) -> None:
+        seen.append(statement)
+        time.sleep(seconds)
+
     observers = mq._driver.observers
-    observers.append(seen.append)
+    observers.append(see)
     try:
         yield seen
     finally:
-        observers.remove(seen.append)
+        observers.remove(see)
 
 
 def payloads(deliveries: list[Any]) -> list[Any]:

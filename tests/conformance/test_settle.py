@@ -155,7 +155,7 @@ async def test_settles_at_the_same_time_share_transactions(mq: Any) -> None:
     await mq.publish_many("t", [Message(payload=n, key=f"k{n % 4}") for n in range(60)])
     async with subscribe(mq) as sub:
         deliveries = await take(sub, 60)
-        with statements(mq) as seen:
+        with statements(mq, seconds=0.002) as seen:
             await asyncio.gather(*(d.ack() for d in deliveries))
         writes = len([s for s in seen if s.name == "leases.advance"])
         assert 1 <= writes <= 30

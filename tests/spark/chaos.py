@@ -106,9 +106,10 @@ class Driver:
 
 
 def drain(stream: Any, take: Any) -> None:
-    for line in stream:
-        with suppress(ValueError):
-            take(line.decode(errors="replace").strip())
+    with stream:
+        for line in stream:
+            with suppress(ValueError):
+                take(line.decode(errors="replace").strip())
 
 
 def stat_of(pid: int) -> list[str]:

@@ -22,8 +22,7 @@ sys.meta_path.insert(0, WithoutPandas())
 
 CONFIG = {
     "spark.driver.memory": "1g",
-    # Code that runs a few times is not worth a second compilation, nor several collectors.
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.python.daemon.module": "tests.spark.daemon",
     "spark.sql.shuffle.partitions": "1",
     "spark.sql.streaming.stopTimeout": "60s",
 }

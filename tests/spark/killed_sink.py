@@ -52,8 +52,7 @@ class KilledSource(RowMQDataSource):
 def main(folder: Path, batch: int, urls: Sequence[str]) -> None:
     KilledWriter.folder, KilledWriter.batch = folder, batch
     KilledWriter.streams, KilledWriter.driver = len(urls), os.getpgrp()
-    java = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-    config = {"spark.driver.extraJavaOptions": java, "spark.local.dir": str(folder / "local")}
+    config = {"spark.local.dir": str(folder / "local")}
     spark = rowmq.spark.session("local[2]", name="killed", config=config)
     spark.dataSource.register(KilledSource)
     queries = []

@@ -131,9 +131,9 @@ def transforming(url: str, tmp_path: Path) -> Iterator[Process]:
     words = "--topic orders --group doubler --to-topic doubled --every 100ms --master local[2]"
     options = [*words.split(), "--checkpoint", str(tmp_path / "checkpoint")]
     found = Process(url, "transform", "tests.spark.streams:doubled", *options)
-    yield found
-    found.process.kill()
-    found.process.wait()
+    with found.process:
+        yield found
+        found.process.kill()
 
 
 def test_a_transform_whose_process_is_killed_goes_on(transforming: Process, url: str) -> None:

@@ -81,7 +81,7 @@ class TopicsStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return offsets
 
     def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:  # noqa: N802 - Spark's
-        partitions = self.partitions_now()
+        partitions = self.partitions_now(start)
         refuse_ahead(start, partitions)
         self.advance(start)
         self._latest = {
@@ -100,13 +100,16 @@ class TopicsStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._idle_since = time.monotonic()
         return moved(start, ranges)
 
-    def partitions_now(self) -> dict[str, dict[str, Standing]]:
-        """The partitions of all topics; the group is registered in those that are new."""
+    def partitions_now(self, start: Offsets) -> dict[str, dict[str, Standing]]:
+        """The partitions of all topics. In those that are new, the group is registered; in those
+        that are not, it must still be there.
+        """
         found = {}
         for topic in subscribed(self.mq, self.options, letters=False):
             known = standing(self.mq, topic, self.group)
             if any(one.acked is None for one in known.values()) or not known:
-                establish(self.mq, topic, self.group, Bound("earliest"))
+                begin = Bound("group" if topic in start else "earliest")
+                establish(self.mq, topic, self.group, begin)
                 known = standing(self.mq, topic, self.group)
             found[topic] = known
         return found
