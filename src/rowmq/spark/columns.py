@@ -7,11 +7,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import StructType
 
+from rowmq.codec import Encoding
 from rowmq.errors import InvalidOption
 
-__all__ = ["HEADERS", "chosen_columns", "headers_of", "named"]
+__all__ = ["HEADERS", "chosen_columns", "encodings_of", "headers_of", "named"]
 
 HEADERS = pa.map_(pa.string(), pa.string())
+ENCODINGS = pa.array([encoding.name.lower() for encoding in sorted(Encoding)])
 
 _headers = msgspec.json.Decoder(dict[str, str])
 
@@ -26,6 +28,11 @@ def headers_of(stored: pa.Array) -> pa.Array:
     decode = _headers.decode
     maps = [list(decode(text).items()) if text else [] for text in stored.to_pylist()]
     return pa.array(maps, HEADERS)
+
+
+def encodings_of(stored: pa.Array) -> pa.Array:
+    """The names of encodings, of their numbers."""
+    return ENCODINGS.take(stored)
 
 
 def named(columns: Mapping[str, pa.Array]) -> pa.RecordBatch:

@@ -27,10 +27,9 @@ from pyspark.sql.types import (
 )
 
 from rowmq.client import RowMQ
-from rowmq.codec import Encoding
 from rowmq.message import State
 from rowmq.spark.arrow import Query, fetch
-from rowmq.spark.columns import headers_of, named
+from rowmq.spark.columns import encodings_of, headers_of, named
 from rowmq.spark.options import JobsOptions
 from rowmq.spark.source.offsets import refuse_unknown
 from rowmq.store.dialect import Dialect, as_text
@@ -94,7 +93,6 @@ LETTER: Mapping[str, tuple[DataType, str]] = {
 }
 
 TABLES = {"queue": JOB, "archive": FINISHED, "deadLetters": LETTER}
-ENCODINGS = pa.array([encoding.name.lower() for encoding in sorted(Encoding)])
 CLAIMED_MAX = 1_000
 """How many jobs that are being processed one query looks up."""
 
@@ -141,7 +139,7 @@ def finished(name: str, column: pa.Array) -> pa.Array:
     if name == "headers":
         return headers_of(column)
     if name == "encoding":
-        return ENCODINGS.take(column)
+        return encodings_of(column)
     if name in NULLABLE:
         empty = pc.equal(pc.binary_length(column), 0)
         return pc.if_else(empty, pa.scalar(None, pa.string()), column)

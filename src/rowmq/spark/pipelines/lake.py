@@ -192,8 +192,8 @@ def commit(
     """
     refuse_missing_files(snapshot.root, added)
     now = int(time.time() * 1000)
-    moves = not removed
-    adds = [AddAction(f.path, f.size, f.values, now, moves, f.stats) for f in added]
+    changes = not removed  # else rows only move from file to file
+    adds = [AddAction(f.path, f.size, f.values, now, changes, f.stats) for f in added]
     gone = [RemoveAction(f.path, False, now, f.size, dict(f.values)) for f in removed]
     properties = CommitProperties(
         custom_metadata={NOTE: msgspec.json.encode(note).decode()},

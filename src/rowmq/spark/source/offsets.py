@@ -4,7 +4,7 @@ side: a statement for each topic, however many keys it has.
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 
 from rowmq.client import RowMQ
@@ -16,9 +16,11 @@ from rowmq.store.seeking import Target
 from rowmq.store.topics import Span
 
 __all__ = [
+    "DEAD_LETTERS",
     "advance",
     "batch_ranges",
     "establish",
+    "has_origin",
     "kept",
     "ranges_between",
     "refuse_missing",
@@ -28,7 +30,9 @@ __all__ = [
 ]
 
 DEAD_LETTERS = "_dlq"
-"""How topics of dead letters end: what was redriven or purged leaves gaps in them."""
+"""How topics of dead letters end, unless somebody chose otherwise: what was redriven or purged
+leaves gaps in them.
+"""
 
 
 def subscribed(mq: RowMQ, options: TopicsOptions, *, letters: bool = True) -> tuple[str, ...]:
@@ -42,6 +46,11 @@ def subscribed(mq: RowMQ, options: TopicsOptions, *, letters: bool = True) -> tu
     matches = re.compile(options.pattern).fullmatch
     found = [info.name for info in mq.topics() if matches(info.name)]
     return tuple(name for name in found if letters or not name.endswith(DEAD_LETTERS))
+
+
+def has_origin(topic: str, known: Collection[str]) -> bool:
+    """Whether a topic is named like that of another one's dead letters."""
+    return topic.endswith(DEAD_LETTERS) and topic.removesuffix(DEAD_LETTERS) in known
 
 
 def standing(mq: RowMQ, topic: str, group: str | None) -> dict[str, Standing]:

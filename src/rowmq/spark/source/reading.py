@@ -18,10 +18,9 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from rowmq.codec import Encoding
 from rowmq.errors import ConnectionLost, DataLoss, RowMQError
 from rowmq.spark.arrow import Query, fetch
-from rowmq.spark.columns import headers_of, named
+from rowmq.spark.columns import encodings_of, headers_of, named
 from rowmq.spark.place import Place
 from rowmq.spark.source.planning import Range
 
@@ -68,7 +67,6 @@ TYPED = {"m.payload": "CAST(m.payload AS BLOB)", "m.headers": "COALESCE(m.header
 RANGES_MAX = {"postgres": 5_000, "sqlite": 5_000, "mysql": 500}
 """How many ranges one query reads."""
 
-ENCODINGS = pa.array([encoding.name.lower() for encoding in sorted(Encoding)])
 ROW_BYTES = 200
 COUNTED = pa.schema([("count", pa.int64())])
 
@@ -117,7 +115,7 @@ def complete(names: Sequence[str], run: Sequence[Range], batch: pa.RecordBatch) 
         if name == "headers":
             columns[name] = headers_of(batch.column(name))
         elif name == "encoding":
-            columns[name] = ENCODINGS.take(batch.column(name))
+            columns[name] = encodings_of(batch.column(name))
         elif name in STORED:
             columns[name] = batch.column(name)
         else:

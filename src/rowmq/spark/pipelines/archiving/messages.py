@@ -20,7 +20,13 @@ from rowmq.spark.pipelines.storage import Root
 from rowmq.spark.pipelines.tasks import cores_of, run_tasks
 from rowmq.spark.pipelines.writing import Added, write_files
 from rowmq.spark.place import Place
-from rowmq.spark.source.offsets import advance, establish, standing
+from rowmq.spark.source.offsets import (
+    DEAD_LETTERS,
+    advance,
+    establish,
+    has_origin,
+    standing,
+)
 from rowmq.spark.source.planning import Range, cut_offsets, share_out
 from rowmq.spark.source.reading import read_ranges
 from rowmq.store.dialect import as_text
@@ -31,8 +37,6 @@ __all__ = ["Messages"]
 log = logging.getLogger("rowmq")
 
 TASK_RECORDS_MAX = 250_000
-SUFFIX = "_dlq"
-"""How topics of dead letters end, unless somebody chose otherwise."""
 
 
 class Plan(NamedTuple):
@@ -119,7 +123,7 @@ class Messages(Part):
                 if messages and not letters and not has_origin(topic, found)
             ]
         for topic in self.topics:
-            if topic not in found and not topic.endswith(SUFFIX):
+            if topic not in found and not topic.endswith(DEAD_LETTERS):
                 self.await_topic(topic)
             if topic in found and found[topic][1]:
                 raise InvalidOption(
@@ -203,11 +207,6 @@ class Messages(Part):
         }
         if behind:
             self.follow(topic, behind)
-
-
-def has_origin(topic: str, known: Mapping[str, object]) -> bool:
-    """Whether a topic is named like that of another one's dead letters."""
-    return topic.endswith(SUFFIX) and topic.removesuffix(SUFFIX) in known
 
 
 def start_of(topic: str, one: Standing, known: Mapping[int, int] | None, *, whole: bool) -> int:

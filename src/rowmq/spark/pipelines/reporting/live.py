@@ -9,14 +9,12 @@ from rowmq.doctor.checks import EXAMINATIONS
 from rowmq.errors import UnknownGroup
 from rowmq.spark.jobs import ask
 from rowmq.spark.pipelines.reporting.figures import Figure
+from rowmq.spark.source.offsets import has_origin
 from rowmq.store.dialect import as_text
 from rowmq.store.doctor_facts import GroupState
 from rowmq.times import from_micros
 
 __all__ = ["Live", "LiveGroup", "LiveQueue", "live_figures", "look"]
-
-DEAD_LETTERS = "_dlq"
-"""How topics of dead letters end, unless somebody chose otherwise."""
 
 
 class LiveGroup(NamedTuple):
@@ -93,11 +91,6 @@ def look(mq: RowMQ) -> Live:
 
 def topics_of(mq: RowMQ, statement: str, sql: str) -> tuple[str, ...]:
     return tuple(as_text(topic) for (topic,) in ask(mq, statement, sql))
-
-
-def has_origin(topic: str, topics: list[str]) -> bool:
-    """Whether a topic is named like that of another one's dead letters."""
-    return topic.endswith(DEAD_LETTERS) and topic.removesuffix(DEAD_LETTERS) in topics
 
 
 def live_group(mq: RowMQ, state: GroupState) -> LiveGroup | None:
