@@ -86,8 +86,10 @@ def flavour(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-async def connect(flavour: str) -> AsyncIterator[Connect]:
-    """Connects clients of the flavour and closes them after the test."""
+async def connect(flavour: str, request: pytest.FixtureRequest) -> AsyncIterator[Connect]:
+    """Connects clients of the flavour and closes them after the test, before its database goes."""
+    for name in {"database", "empty_database"} & set(request.fixturenames):
+        request.getfixturevalue(name)
     clients = []
 
     async def open_client(url: str, **options: Any) -> Any:

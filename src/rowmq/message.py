@@ -74,7 +74,8 @@ class PublishResult(msgspec.Struct, frozen=True, kw_only=True):
 class TopicInfo(msgspec.Struct, frozen=True, kw_only=True):
     """A topic at a glance, from the partitions' counters.
 
-    `retention` is how long a message is kept; None is for ever.
+    `retention` is how long a message is kept; None is for ever. `holds_letters` says whether
+    messages that groups gave up on have come here: dead letters.
     """
 
     name: str
@@ -82,6 +83,7 @@ class TopicInfo(msgspec.Struct, frozen=True, kw_only=True):
     messages: int
     max_payload_bytes: int
     retention: timedelta | None
+    holds_letters: bool = False
 
 
 class PartitionInfo(msgspec.Struct, frozen=True, kw_only=True):

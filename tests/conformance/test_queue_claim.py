@@ -472,7 +472,7 @@ async def test_a_delayed_job_comes_when_it_is_due_by_the_databases_clock(
         job = await q.poll(timeout=10)
         assert job.payload == payload
         ((claimed_at,),) = database.execute("SELECT claimed_at FROM rowmq_locks")
-        assert 0 <= claimed_at - to_micros(job.due_at) < 1_000_000
+        assert 0 <= claimed_at - to_micros(job.due_at) < 10_000_000
         await job.ack()
 
 

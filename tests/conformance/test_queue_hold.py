@@ -312,7 +312,7 @@ async def test_a_block_without_a_job_may_raise(mq: Any) -> None:
 @async_only
 async def test_a_delayed_job_is_held_when_it_is_due(mq: Any) -> None:
     q = mq.queue("q")
-    await q.put("soon", delay=0.1)
+    await q.put("soon", delay=1)
     assert await held(q) is None
     assert await eventually(lambda: held(q)) == "soon"
 

@@ -245,7 +245,11 @@ class Chaos:
         try:
             with rowmq.connect(self.database.url) as mq:
                 while not self.stopping.wait(0.5):
-                    self.outcome.collected += sum(mq.gc(topic) for topic in TOPICS)
+                    for topic in TOPICS:
+                        mq.gc(topic)
+                # The archive collects, too.
+                known = [one for topic in TOPICS for one in mq.partitions(topic)]
+                self.outcome.collected = sum(one.first_offset - 1 for one in known)
         except BaseException as error:
             self.failures.append(error)
             raise
@@ -261,9 +265,6 @@ class Chaos:
         missing = sorted(map(str, set(self.outcome.sent) - set(found)))
         assert not missing, missing[:10]
         assert {(r["topic"], r["key"], r["offset"]): r["id"] for r in rows} == self.outcome.sent
-        with rowmq.connect(self.database.url) as mq:
-            kept = sum(info.messages for info in mq.topics())
-        assert kept < len(self.outcome.sent)
         assert self.outcome.collected > 0
 
 

@@ -198,9 +198,13 @@ def test_what_is_gone_is_an_error_unless_it_was_said_to_be_none(
 def test_dead_letter_topics_may_have_gaps(
     spark: SparkSession, database: Database, mq: rowmq.RowMQ
 ) -> None:
-    publish(mq, "orders_dlq", 10)
-    database.execute("DELETE FROM rowmq_messages WHERE message_offset = 4")
-    assert load(spark, database.url, topic="orders_dlq").count() == 9
+    publish(mq, "orders", 10)
+    with mq.subscribe("orders", group="billing", dlq_suffix=".dead") as sub:
+        for delivery in sub.poll(max=10, timeout=30):
+            delivery.reject(error="no way")
+    fourth = mq.dead_letters("orders")[3].message.id
+    assert mq.redrive("orders", ids=[str(fourth)]) == 1
+    assert load(spark, database.url, topic="orders.dead").count() == 9
 
 
 def test_large_payloads_pass(spark: SparkSession, database: Database, mq: rowmq.RowMQ) -> None:

@@ -97,6 +97,7 @@ def topic_fields(info: rowmq.TopicInfo) -> dict[str, Any]:
         "messages": info.messages,
         "retention_seconds": info.retention,
         "max_payload_bytes": info.max_payload_bytes,
+        "holds_letters": info.holds_letters,
     }
 
 

@@ -41,6 +41,8 @@ BY_INDEX = "SELECT " + ", ".join(
     }.items()
 )
 
+NOTHING = "SELECT 1"
+
 KEPT: dict[str, Any] = {}
 """Connections to PostgreSQL that are not in use, by URL. Spark ends processes that have been idle
 for a minute, and these with them.
@@ -99,13 +101,11 @@ def postgres(place: Place, query: Query) -> Generator[pa.RecordBatch, None, None
 
     size = {"adbc.postgresql.batch_size_hint_bytes": str(BATCH_BYTES)}
     target = str(place.target)
-    kept = KEPT.pop(target, None)
+    first = BY_INDEX if query.by_index else NOTHING
     with told(dbapi.Error):
-        connection = kept if alive(kept) else dbapi.connect(target)
+        connection = kept(target, first) or begun(dbapi.connect(target), first)
         try:
             with connection.cursor() as cursor:
-                if query.by_index:
-                    cursor.execute(BY_INDEX)
                 cursor.adbc_statement.set_options(**size)
                 cursor.execute(query.sql)
                 yield from read(cursor.fetch_record_batch(), query)
@@ -125,20 +125,25 @@ def close_kept() -> None:
             KEPT.popitem()[1].close()
 
 
-def alive(connection: Any) -> bool:
-    """Whether a connection that was kept is there, and still answers."""
+def kept(target: str, first: str) -> Any | None:
+    """A connection that was kept and still answers, with its first statement run."""
+    connection = KEPT.pop(target, None)
     if connection is None:
-        return False
+        return None
+    with contextlib.suppress(Exception):  # whatever it is, another connection is made
+        return begun(connection, first)
+    return None
+
+
+def begun(connection: Any, first: str) -> Any:
+    """A connection whose first statement is run; it is closed if that fails."""
     try:
         with connection.cursor() as cursor:
-            cursor.execute("SELECT 1")
-            cursor.fetchone()
-        connection.rollback()
-    except Exception:  # noqa: BLE001 - whatever it is, another connection is made
-        with contextlib.suppress(Exception):
-            connection.close()
-        return False
-    return True
+            cursor.execute(first)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
 
 
 def sqlite(place: Place, query: Query) -> Generator[pa.RecordBatch, None, None]:

@@ -13,7 +13,7 @@ from rowmq.errors import InvalidOption
 __all__ = ["HEADERS", "chosen_columns", "encodings_of", "headers_of", "named"]
 
 HEADERS = pa.map_(pa.string(), pa.string())
-ENCODINGS = pa.array([encoding.name.lower() for encoding in sorted(Encoding)])
+ENCODINGS = [encoding.name.lower() for encoding in sorted(Encoding)]
 
 _headers = msgspec.json.Decoder(dict[str, str])
 
@@ -22,7 +22,7 @@ def headers_of(stored: pa.Array) -> pa.Array:
     """Headers, as a map for each row, of JSON text; none are an empty map."""
     rows = len(stored)
     if stored.null_count == rows or not pc.any(pc.greater(pc.binary_length(stored), 0)).as_py():
-        nothing = pa.array([], pa.string())
+        nothing = pa.repeat(pa.scalar(None, pa.string()), 0)
         offsets = pa.repeat(pa.scalar(0, pa.int32()), rows + 1)
         return pa.MapArray.from_arrays(offsets, nothing, nothing)
     decode = _headers.decode
@@ -32,7 +32,7 @@ def headers_of(stored: pa.Array) -> pa.Array:
 
 def encodings_of(stored: pa.Array) -> pa.Array:
     """The names of encodings, of their numbers."""
-    return ENCODINGS.take(stored)
+    return pa.array(ENCODINGS).take(stored)
 
 
 def named(columns: Mapping[str, pa.Array]) -> pa.RecordBatch:

@@ -57,6 +57,11 @@ class Groups:
             )
         return int(result.rows[0][0])
 
+    def make_topic(self, topic: str) -> Operation[None]:
+        """See that a topic has a row, and lock it."""
+        sql, params = self.dialect.sql(self.dialect.lock_topic), (self.dialect.text(topic),)
+        yield Statement("groups.make_topic", sql, params)
+
     def create(self, topic: str, group: str, *, start: str) -> Operation[bool]:
         """Register a group, unless it is registered. Whether it was new."""
         yield from self.dialect.seize()
@@ -64,8 +69,7 @@ class Groups:
         result = yield Statement("groups.find", self.dialect.sql(FIND), names)
         if result.rows:
             return False
-        sql = self.dialect.sql(self.dialect.lock_topic)
-        yield Statement("groups.make_topic", sql, names[:1])
+        yield from self.make_topic(topic)
         # As it is now, also where the caller's transaction reads a snapshot.
         result = yield Statement("groups.find", self.dialect.sql(FIND_AND_KEEP), names)
         if result.rows:
@@ -146,14 +150,17 @@ START_AT_LATEST = f"""{_PLACE}
     SELECT ?, p.id, p.next_offset - 1, p.next_offset - 1, p.next_offset, 0, 0, 0, 0, 0, 0
     FROM {{partitions}} p WHERE p.topic = ?"""
 
-# A subquery, looked up row by row: a join's plan that was made while the tables were empty scans
-# one of them for each row of the other.
+# Partitions and places are counted together: a plan for a join, or for a subquery, that was made
+# while the tables were empty scans one of them for each row of the other.
 ADOPT = f"""{_PLACE}
-    SELECT ?, p.id, p.first_offset - 1, p.first_offset - 1, p.first_offset, 0, 0, 0, 0, 0, 0
-    FROM {{partitions}} p
-    WHERE p.topic = ? AND (
-        SELECT o.epoch FROM {{offsets}} o {{by_key}} WHERE o.group_id = ? AND o.partition_id = p.id
-    ) IS NULL
+    SELECT ?, w.id, MAX(w.first_offset) - 1, MAX(w.first_offset) - 1, MAX(w.first_offset),
+           0, 0, 0, 0, 0, 0
+    FROM (
+        SELECT p.id, p.first_offset, 0 AS has_place FROM {{partitions}} p WHERE p.topic = ?
+        UNION ALL
+        SELECT o.partition_id, 0, 1 FROM {{offsets}} o WHERE o.group_id = ?
+    ) w
+    GROUP BY w.id HAVING MAX(w.has_place) = 0
     {{on_conflict}}"""
 
 LIST = f"""

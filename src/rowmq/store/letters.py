@@ -102,10 +102,14 @@ class Letters:
         return found
 
     def make_room(self, topic: str, size: int) -> Operation[None]:
-        """See that the dead-letter topic takes what the message's own topic took."""
+        """See that the dead-letter topic is known as one, and takes what the message's own took."""
         params = (self.dialect.text(topic),)
         result = yield Statement("letters.limit", self.dialect.sql(LIMIT), params)
-        if size > limit_of(result.rows[0][0] if result.rows else None):
+        limit, holds_letters = result.rows[0] if result.rows else (None, 0)
+        if not holds_letters:
+            yield from self.groups.make_topic(topic)
+            yield Statement("letters.mark_topic", self.dialect.sql(MARK), params)
+        if size > limit_of(limit):
             yield from self.topics.configure(topic, max_payload_bytes=size, retention_us=None)
 
     def append(self, entries: Mapping[Burial, Entry]) -> Operation[list[tuple[Burial, int]]]:
@@ -325,7 +329,9 @@ def letter_of(topic: str, row: Row, type: Any) -> DeadLetter[Any]:
     )
 
 
-LIMIT = "SELECT max_payload_bytes FROM {topics} WHERE topic = ?"
+LIMIT = "SELECT max_payload_bytes, holds_letters FROM {topics} WHERE topic = ?"
+
+MARK = "UPDATE {topics} SET holds_letters = 1 WHERE topic = ?"
 
 NOTE_COLUMNS = {
     "topic": "text",

@@ -90,6 +90,12 @@ class Positions:
         result = yield Statement("positions.standing", sql, params, sole=True)
         return [Standing(as_text(key), *rest) for key, *rest in result]
 
+    def letter_topics(self) -> Operation[frozenset[str]]:
+        """The topics that dead letters were buried in."""
+        sql = self.dialect.sql(LETTER_TOPICS)
+        result = yield Statement("positions.letter_topics", sql, sole=True)
+        return frozenset(as_text(topic) for (topic,) in result)
+
     def advance(self, topic: str, group: str, acked: Mapping[int, int]) -> Operation[None]:
         """Move a group's place forward, by partition id; where it is further already, it stays."""
         id = yield from self.find(topic, group)
@@ -113,6 +119,8 @@ FIND = """
     SELECT g.id, (SELECT COUNT(*) FROM {subscribers} s
                   WHERE s.group_id = g.id AND s.expires_at > {now})
     FROM {groups} g WHERE g.topic = ? AND g.consumer_group = ?"""
+
+LETTER_TOPICS = "SELECT topic FROM {topics} WHERE holds_letters = 1"
 
 HAS_RANGES = "SELECT 1 FROM {delivery_state} WHERE group_id = ? LIMIT 1"
 

@@ -283,8 +283,9 @@ class Topics(ABC):
                 messages=int(messages),
                 max_payload_bytes=limit_of(limit),
                 retention=None if retention is None else timedelta(microseconds=retention),
+                holds_letters=bool(holds_letters),
             )
-            for name, partitions, messages, limit, retention in result
+            for name, partitions, messages, limit, retention, holds_letters in result
         ]
 
     def configure(
@@ -424,13 +425,14 @@ ALL_PARTITIONS = """
 LIMIT = "SELECT max_payload_bytes FROM {topics} WHERE topic = ?"
 
 LIST_TOPICS = """
-    SELECT topic, SUM(partitions), SUM(messages), MAX(max_payload_bytes), MAX(retention_us)
+    SELECT topic, SUM(partitions), SUM(messages), MAX(max_payload_bytes), MAX(retention_us),
+           MAX(holds_letters)
     FROM (
         SELECT topic, 1 AS partitions, next_offset - first_offset AS messages,
-               NULL AS max_payload_bytes, NULL AS retention_us
+               NULL AS max_payload_bytes, NULL AS retention_us, 0 AS holds_letters
         FROM {partitions}
         UNION ALL
-        SELECT topic, 0, 0, max_payload_bytes, retention_us FROM {topics}
+        SELECT topic, 0, 0, max_payload_bytes, retention_us, holds_letters FROM {topics}
     ) known
     GROUP BY topic ORDER BY topic"""
 

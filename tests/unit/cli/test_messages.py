@@ -286,6 +286,7 @@ def test_topics_are_listed_and_looked_at(url: str, mq: Any) -> None:
         "messages": 2,
         "retention_seconds": None,
         "max_payload_bytes": 2**20,
+        "holds_letters": False,
         "keys": [
             {"key": None, "first_offset": 1, "last_offset": 1, "messages": 1},
             {"key": "a", "first_offset": 1, "last_offset": 1, "messages": 1},

@@ -369,7 +369,9 @@ def to_sink(rows: DataFrame, selection: Selection, id: str) -> DataFrame:
     if selection.to_topic is not None:
         columns.append(F.col("key"))
         columns.append(message_id(selection, id).alias("id"))
-    elif selection.queue is not None:
+    elif selection.queue is None:
+        columns.append(F.col("key").alias("ordering_key"))  # what it keeps in order is the same
+    else:
         columns += [F.nullif("kind", F.lit("")).alias("kind")]
         columns += [F.col("ordering_key"), F.col("priority")]
     return rows.select(*columns)

@@ -7,7 +7,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from rowmq.spark.options import TopicsOptions
-from rowmq.spark.source.offsets import DEAD_LETTERS, batch_ranges
+from rowmq.spark.source.offsets import batch_ranges
 from rowmq.spark.source.planning import Range, share_out
 from rowmq.spark.source.reading import read_ranges
 
@@ -39,10 +39,8 @@ def read_task(
     if not isinstance(task, Task):
         return
     for whole in (True, False):
-        # What was redriven or purged leaves gaps in topics of dead letters.
-        ranges = [one for one in task.ranges if one.topic.endswith(DEAD_LETTERS) is not whole]
-        checked = whole and options.fail_on_loss
-        yield from read_ranges(options.place, columns, ranges, checked=checked)
+        ranges = [one for one in task.ranges if one.whole is whole]
+        yield from read_ranges(options.place, columns, ranges, checked=whole)
 
 
 class TopicsReader(DataSourceReader):

@@ -4,7 +4,7 @@ side: a statement for each topic, however many keys it has.
 
 import difflib
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
 from rowmq.client import RowMQ
@@ -16,23 +16,17 @@ from rowmq.store.seeking import Target
 from rowmq.store.topics import Span
 
 __all__ = [
-    "DEAD_LETTERS",
     "advance",
     "batch_ranges",
     "establish",
-    "has_origin",
     "kept",
     "ranges_between",
     "refuse_missing",
     "refuse_unknown",
     "standing",
     "subscribed",
+    "whole_topics",
 ]
-
-DEAD_LETTERS = "_dlq"
-"""How topics of dead letters end, unless somebody chose otherwise: what was redriven or purged
-leaves gaps in them.
-"""
 
 
 def subscribed(mq: RowMQ, options: TopicsOptions, *, letters: bool = True) -> tuple[str, ...]:
@@ -44,13 +38,18 @@ def subscribed(mq: RowMQ, options: TopicsOptions, *, letters: bool = True) -> tu
     if options.pattern is None:
         return options.topics
     matches = re.compile(options.pattern).fullmatch
-    found = [info.name for info in mq.topics() if matches(info.name)]
-    return tuple(name for name in found if letters or not name.endswith(DEAD_LETTERS))
+    found = [info for info in mq.topics() if matches(info.name)]
+    return tuple(info.name for info in found if letters or not info.holds_letters)
 
 
-def has_origin(topic: str, known: Collection[str]) -> bool:
-    """Whether a topic is named like that of another one's dead letters."""
-    return topic.endswith(DEAD_LETTERS) and topic.removesuffix(DEAD_LETTERS) in known
+def whole_topics(mq: RowMQ, topics: Iterable[str], options: TopicsOptions) -> set[str]:
+    """The topics of which nothing may be missing. Letters that were redriven or purged leave gaps
+    in their topics.
+    """
+    if not options.fail_on_loss:
+        return set()
+    letters = mq._run(mq._store.positions.letter_topics)  # noqa: SLF001 - its own
+    return {topic for topic in topics if topic not in letters}
 
 
 def standing(mq: RowMQ, topic: str, group: str | None) -> dict[str, Standing]:
@@ -88,6 +87,8 @@ def ranges_between(
     partitions: Mapping[str, Standing],
     start: Mapping[str, int] | None,
     end: Mapping[str, int],
+    *,
+    whole: bool = True,
 ) -> list[Range]:
     """What lies between two offsets of a topic.
 
@@ -102,18 +103,16 @@ def ranges_between(
         unknown = 1 if start is not None else (one.acked or 0) + 1
         first = unknown if start is None else start.get(key, unknown)
         if first < last:
-            found.append(Range(topic, key, one.partition_id, first, last, one.largest_bytes))
+            found.append(Range(topic, key, one.partition_id, first, last, one.largest_bytes, whole))
     return found
 
 
-def kept(
-    ranges: Iterable[Range], partitions: Mapping[str, Mapping[str, Standing]], *, fail: bool
-) -> list[Range]:
-    """The ranges that are still there; `fail` raises if something of them is not."""
+def kept(ranges: Iterable[Range], partitions: Mapping[str, Mapping[str, Standing]]) -> list[Range]:
+    """The ranges that are still there; raises if a part is gone of one that must be whole."""
     there = []
     for one in ranges:
         first = partitions[one.topic][one.key].first_offset
-        if one.first < first and fail and not one.topic.endswith(DEAD_LETTERS):
+        if one.first < first and one.whole:
             raise DataLoss(
                 f"the offsets {one.first} to {min(first, one.end) - 1} of topic {one.topic!r}, key "
                 f"{one.key or None!r}, are not there any more: retention let go of them. Set "
@@ -126,15 +125,16 @@ def kept(
 def batch_ranges(mq: RowMQ, options: TopicsOptions) -> list[Range]:
     """What a batch reads."""
     topics = subscribed(mq, options)
-    refuse_missing(mq, topics)
-    found: list[Range] = []
     partitions = {topic: standing(mq, topic, options.group) for topic in topics}
+    refuse_missing(mq, [topic for topic, known in partitions.items() if not known])
+    whole = whole_topics(mq, topics, options)
+    found: list[Range] = []
     for topic, known in partitions.items():
         starts = bounds(mq, topic, known, options.start, options)
         ends = bounds(mq, topic, known, options.end, options)
         ends = {key: min(end, known[key].next_offset) for key, end in ends.items()}
-        found += ranges_between(topic, known, starts, ends)
-    return kept(found, partitions, fail=options.fail_on_loss)
+        found += ranges_between(topic, known, starts, ends, whole=topic in whole)
+    return kept(found, partitions)
 
 
 def refuse_missing(mq: RowMQ, topics: Sequence[str]) -> None:

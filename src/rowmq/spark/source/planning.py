@@ -18,7 +18,10 @@ TASK_RECORDS_MIN = 5_000
 
 
 class Range(NamedTuple):
-    """Offsets of one partition, from the first to before the end."""
+    """Offsets of one partition, from the first to before the end.
+
+    `whole` says that it is a loss if one of them is not there.
+    """
 
     topic: str
     key: str
@@ -26,6 +29,7 @@ class Range(NamedTuple):
     first: int
     end: int
     largest_bytes: int
+    whole: bool = True
 
     @property
     def size(self) -> int:

@@ -119,11 +119,16 @@ def complete(names: Sequence[str], run: Sequence[Range], batch: pa.RecordBatch) 
         elif name in STORED:
             columns[name] = batch.column(name)
         else:
-            values = pa.array([RANGES[name](one) for one in run], RANGE_TYPES[name])
-            alone = len(run) == 1
-            places = batch.column("place") if not alone else None
-            columns[name] = pa.repeat(values[0], batch.num_rows) if alone else values.take(places)
+            columns[name] = looked_up(name, run, batch)
     return named(columns)
+
+
+def looked_up(name: str, run: Sequence[Range], batch: pa.RecordBatch) -> pa.Array:
+    """A column of a batch that is the ranges' own."""
+    values, kind = [RANGES[name](one) for one in run], RANGE_TYPES[name]
+    if len(run) == 1:
+        return pa.repeat(pa.scalar(values[0], kind), batch.num_rows)
+    return pa.array(values, kind).take(batch.column("place"))
 
 
 def missing(place: Place, run: Sequence[Range], found: int, expected: int) -> RowMQError:

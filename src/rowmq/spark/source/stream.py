@@ -35,6 +35,7 @@ from rowmq.spark.source.offsets import (
     ranges_between,
     standing,
     subscribed,
+    whole_topics,
 )
 from rowmq.spark.source.planning import Offsets, Range, cut_bytes, cut_offsets
 from rowmq.store.positions import Standing
@@ -166,12 +167,12 @@ class TopicsStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
         partitions = {topic: standing(self.mq, topic, self.group) for topic in end}
-        ranges = [
-            one
-            for topic, known in partitions.items()
-            for one in ranges_between(topic, known, start.get(topic), end[topic])
-        ]
-        return tasks_of(kept(ranges, partitions, fail=self.options.fail_on_loss), self.options)
+        whole = whole_topics(self.mq, end, self.options)
+        ranges: list[Range] = []
+        for topic, known in partitions.items():
+            first, last = start.get(topic), end[topic]
+            ranges += ranges_between(topic, known, first, last, whole=topic in whole)
+        return tasks_of(kept(ranges, partitions), self.options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_task(self.options, self.columns, partition)

@@ -11,7 +11,6 @@ from typing import NamedTuple
 import msgspec
 
 from rowmq.errors import DataLoss, InvalidOption, LakeMismatch, UnknownGroup
-from rowmq.spark.jobs import ask
 from rowmq.spark.options import Bound
 from rowmq.spark.pipelines.archiving.desk import Desk, Part, Passed
 from rowmq.spark.pipelines.books import Books, Ends
@@ -20,16 +19,9 @@ from rowmq.spark.pipelines.storage import Root
 from rowmq.spark.pipelines.tasks import cores_of, run_tasks
 from rowmq.spark.pipelines.writing import Added, write_files
 from rowmq.spark.place import Place
-from rowmq.spark.source.offsets import (
-    DEAD_LETTERS,
-    advance,
-    establish,
-    has_origin,
-    standing,
-)
+from rowmq.spark.source.offsets import advance, establish, standing
 from rowmq.spark.source.planning import Range, cut_offsets, share_out
 from rowmq.spark.source.reading import read_ranges
-from rowmq.store.dialect import as_text
 from rowmq.store.positions import Standing
 
 __all__ = ["Messages"]
@@ -112,20 +104,18 @@ class Messages(Part):
     def chosen(self) -> list[str]:
         """The topics to archive.
 
-        One that has no messages now is left for later: it may be one of dead letters. No group may
-        be made on those, since garbage collection would then delete letters.
+        One that has no messages now is left for later: it may become one of dead letters. No group
+        is made on those, since garbage collection would then delete letters.
         """
-        found = {as_text(name): (int(count), letters) for name, count, letters in self.ask_topics()}
+        found = {info.name: info for info in self.desk.mq.topics()}
         if self.topics is None:
             return [
-                topic
-                for topic, (messages, letters) in found.items()
-                if messages and not letters and not has_origin(topic, found)
+                topic for topic, info in found.items() if info.messages and not info.holds_letters
             ]
         for topic in self.topics:
-            if topic not in found and not topic.endswith(DEAD_LETTERS):
+            if topic not in found:
                 self.await_topic(topic)
-            if topic in found and found[topic][1]:
+            elif found[topic].holds_letters:
                 raise InvalidOption(
                     f"topic {topic!r} holds dead letters: name the topic that they are from. A "
                     f"group on this one would have garbage collection delete them"
@@ -137,9 +127,6 @@ class Messages(Part):
         if topic not in self.established:
             establish(self.desk.mq, topic, self.desk.group, Bound("earliest"))
             self.established.add(topic)
-
-    def ask_topics(self) -> list[tuple[str, int, int]]:
-        return ask(self.desk.mq, "spark.topics", TOPICS)  # type: ignore[return-value]
 
     def plan(self, topics: Sequence[str], books: Books) -> Plan:
         """What there is to read, cut to what a pass may take."""
@@ -242,11 +229,3 @@ def archive_ranges(piece: Piece) -> Iterator[Added]:
     names = tuple(MESSAGES.columns)
     batches = read_ranges(piece.place, names, piece.ranges, checked=piece.checked)
     return write_files(piece.root, MESSAGES, batches)
-
-
-# One statement, and so one moment: a letter is never seen as a message of its topic's own.
-TOPICS = """
-    SELECT p.topic, SUM(p.next_offset - p.first_offset),
-           MAX(CASE WHEN EXISTS (SELECT 1 FROM {dead_letters} d WHERE d.partition_id = p.id)
-               THEN 1 ELSE 0 END)
-    FROM {partitions} p GROUP BY p.topic ORDER BY p.topic"""

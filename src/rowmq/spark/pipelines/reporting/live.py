@@ -9,7 +9,6 @@ from rowmq.doctor.checks import EXAMINATIONS
 from rowmq.errors import UnknownGroup
 from rowmq.spark.jobs import ask
 from rowmq.spark.pipelines.reporting.figures import Figure
-from rowmq.spark.source.offsets import has_origin
 from rowmq.store.dialect import as_text
 from rowmq.store.doctor_facts import GroupState
 from rowmq.times import from_micros
@@ -63,8 +62,7 @@ def look(mq: RowMQ) -> Live:
     examination = EXAMINATIONS[engine.database](engine.store.dialect, engine.store.schema)
     run = partial(engine.driver.run, retry_for=None)
     groups = [live_group(mq, state) for state in run(examination.groups)]
-    topics = [topic.name for topic in mq.topics()]
-    holders = topics_of(mq, "spark.letter_topics", LETTER_TOPICS)
+    topics = mq.topics()
     due = {state.queue: state.due_seconds for state in run(examination.queues)}
     queues = [
         LiveQueue(
@@ -79,10 +77,8 @@ def look(mq: RowMQ) -> Live:
     return Live(
         at=from_micros(run(examination.clock)),
         database=engine.database,
-        topics=tuple(topics),
-        letter_topics=tuple(
-            topic for topic in topics if topic in holders or has_origin(topic, topics)
-        ),
+        topics=tuple(info.name for info in topics),
+        letter_topics=tuple(info.name for info in topics if info.holds_letters),
         groups=tuple(group for group in groups if group is not None),
         queues=tuple(queues),
         letter_origins=topics_of(mq, "spark.letter_origins", LETTER_ORIGINS),
@@ -120,10 +116,6 @@ def live_figures(live: Live | None) -> list[Figure]:
         for state, count in queue.counts.items()
     ]
 
-
-LETTER_TOPICS = """
-    SELECT DISTINCT p.topic FROM {partitions} p
-    WHERE EXISTS (SELECT 1 FROM {dead_letters} d WHERE d.partition_id = p.id) ORDER BY p.topic"""
 
 LETTER_ORIGINS = """
     SELECT t.topic FROM (SELECT DISTINCT topic FROM {partitions}) t

@@ -8,7 +8,8 @@ CREATE TABLE IF NOT EXISTS {topics} (
     topic             varbinary(200) PRIMARY KEY,
     max_payload_bytes bigint,
     retention_us      bigint,
-    created_at        bigint NOT NULL
+    created_at        bigint NOT NULL,
+    holds_letters     smallint NOT NULL DEFAULT 0
 ) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
 
 CREATE TABLE IF NOT EXISTS {partitions} (

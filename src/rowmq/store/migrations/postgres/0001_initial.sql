@@ -5,7 +5,8 @@ CREATE TABLE {topics} (
     topic             text COLLATE "C" PRIMARY KEY,
     max_payload_bytes bigint,
     retention_us      bigint,
-    created_at        bigint NOT NULL
+    created_at        bigint NOT NULL,
+    holds_letters     smallint NOT NULL DEFAULT 0
 );
 
 -- The counter is updated for every batch: room on the page keeps those updates off the indexes.

@@ -9,7 +9,8 @@ CREATE TABLE {topics} (
     topic             text PRIMARY KEY,
     max_payload_bytes integer,
     retention_us      integer,
-    created_at        integer NOT NULL
+    created_at        integer NOT NULL,
+    holds_letters     integer NOT NULL DEFAULT 0
 ) WITHOUT ROWID;
 
 CREATE TABLE {partitions} (
