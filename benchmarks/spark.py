@@ -150,16 +150,20 @@ class Bench:
         rows.write.jdbc(url, table, mode="append", properties=settings)
 
     def subjects(self) -> list[Subject]:
-        two = "offset bigint, id string"
-        narrow = ("message_offset", "message_id")
         half = self.rows // 2
         return [
             Subject("read, all columns", self.rows, self.read, self.read_jdbc),
             Subject(
-                "read, two columns",
+                "read, key and value",
                 self.rows,
-                lambda: self.read(two),
-                lambda: self.read_jdbc(*narrow),
+                lambda: self.read("key string, value binary"),
+                lambda: self.read_jdbc("partition_id", "payload"),
+            ),
+            Subject(
+                "read, offset and id",
+                self.rows,
+                lambda: self.read("offset bigint, id string"),
+                lambda: self.read_jdbc("message_offset", "message_id"),
             ),
             Subject("write, same indexes", half, self.write, lambda: self.write_jdbc("indexed")),
             Subject(

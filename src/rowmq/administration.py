@@ -278,8 +278,10 @@ def purge_steps(
     return total
 
 
-def gc_steps(run: Run, store: Store, topic: str) -> Steps[int]:
-    """Collect what may go by now, a batch in a transaction."""
+def gc_steps(run: Run, store: Store, topic: str, *, acked_only: bool = False) -> Steps[int]:
+    """Collect what may go by now, a batch in a transaction; what is too old, only if it is acked
+    by every group, where that is asked for.
+    """
     retention = store.retention
     total = 0
     acked = yield partial(run, partial(retention.find_acked, topic))
@@ -291,11 +293,13 @@ def gc_steps(run: Run, store: Store, topic: str) -> Steps[int]:
         total += collected.messages
         busy += collected.busy
     total += yield from wait_for_busy(run, store, topic, busy)
-    for old in (False, True):
+    for old in (False,) if acked_only else (False, True):
         spans = yield partial(run, partial(retention.find_given_back, topic, old=old))
         for batch in batches(spans):
             collect = partial(retention.collect_given_back, topic, batch, old=old)
             total += told(topic, (yield partial(run, collect)))
+    if acked_only:
+        return total
     spans = yield partial(run, partial(retention.find_old, topic))
     for batch in batches(spans):
         total += told(topic, (yield partial(run, partial(retention.collect_old, topic, batch))))

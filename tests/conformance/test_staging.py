@@ -10,6 +10,8 @@ import pytest
 
 import rowmq
 from rowmq import Message, RowMQ, errors
+from rowmq.store import staged_jobs as staged_jobs_module
+from rowmq.store.staged_jobs import CONFLICTS
 from rowmq.store.staging import Part, Stage, StagedRow, Staging, Version
 from tests.choices import on_servers
 from tests.consuming import statements
@@ -307,12 +309,44 @@ def test_staged_jobs_of_one_line_wait_for_each_other(client: RowMQ) -> None:
     later = staged_jobs(client, [{"value": "3", "ordering_key": "o"}])
     first = staged_jobs(client, [{"value": str(n), "ordering_key": "o"} for n in (1, 2)])
     put(client, first, later)
+    assert line_of(client) == ["1", "2", "3"]
+
+
+def line_of(mq: RowMQ) -> list[str]:
+    """Do the jobs of a line, one after the other."""
     done = []
-    while job := client.queue("q").try_poll():
-        assert client.queue("q").try_poll() is None
+    while job := mq.queue("q").try_poll():
+        assert mq.queue("q").try_poll() is None
         done.append(job.payload)
         job.ack()
-    assert done == ["1", "2", "3"]
+    return done
+
+
+@pytest.mark.parametrize("conflict", CONFLICTS)
+def test_a_line_has_the_order_of_the_staged_rows_with_and_without_keys(
+    client: RowMQ, conflict: str
+) -> None:
+    rows = [{"value": str(n), "ordering_key": "o"} for n in range(8)]
+    for number in (0, 2, 5, 6):
+        rows[number]["name"] = f"k{number}"
+    put(client, staged_jobs(client, rows[:3]), staged_jobs(client, rows[3:]), conflict=conflict)
+    assert line_of(client) == [str(n) for n in range(8)]
+
+
+@pytest.mark.parametrize("run_rows", [2, 5_000])
+def test_a_staged_update_has_its_own_place_in_the_line_of_the_first(
+    client: RowMQ, monkeypatch: pytest.MonkeyPatch, run_rows: int
+) -> None:
+    monkeypatch.setattr(staged_jobs_module, "RUN_ROWS", run_rows)
+    rows = [
+        {"value": "a", "name": "a", "ordering_key": "o"},
+        {"value": "b", "name": "b", "ordering_key": "o"},
+        {"value": "-", "ordering_key": "o"},
+        {"value": "a changed", "name": "a", "ordering_key": "p"},
+        {"value": "b", "name": "b", "ordering_key": "o"},
+    ]
+    put(client, staged_jobs(client, rows), conflict="update")
+    assert line_of(client) == ["b", "-", "a changed"]
 
 
 @pytest.mark.parametrize(

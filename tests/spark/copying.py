@@ -2,6 +2,7 @@
 of executors that are processes of their own: python -m tests.spark.copying FOLDER URL...
 """
 
+import os
 import sys
 from pathlib import Path
 
@@ -30,7 +31,12 @@ def start(spark: SparkSession, url: str, checkpoint: Path) -> StreamingQuery:
 
 def main() -> None:
     folder, *urls = sys.argv[1:]
-    spark = rowmq.spark.session(MASTER, config={"spark.executor.memory": "512m"})
+    config = {
+        "spark.executor.memory": "512m",
+        "spark.executor.extraJavaOptions": os.environ.get("SPARK_SUBMIT_OPTS", ""),
+        "spark.sql.shuffle.partitions": "1",
+    }
+    spark = rowmq.spark.session(MASTER, config=config)
     queries = [
         start(spark, url, Path(folder) / f"checkpoint-{place}") for place, url in enumerate(urls)
     ]

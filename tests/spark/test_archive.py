@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 import rowmq
 from rowmq.errors import DataLoss, InvalidOption, LakeConflict, LakeError, LakeMismatch
 from rowmq.spark.pipelines.archive import ArchiveProgress, ArchiveResult, archive
-from rowmq.spark.pipelines.archiving import desk, messages
+from rowmq.spark.pipelines.archiving import desk, jobs, messages
 from rowmq.spark.pipelines.lake import commit, read_table, snapshot_of
 from rowmq.spark.pipelines.layout import LAYOUTS
 from rowmq.spark.pipelines.storage import Lake, lake_of
@@ -174,6 +174,79 @@ def test_a_job_that_was_committed_late_is_archived_too(archiving: Archive) -> No
     assert len(archiving.rows("jobs")) == 3
 
 
+def finish(lake: Archive, queue: str, count: int, *, minutes_ago: int = 0) -> set[int]:
+    """Jobs that were finished a while ago, and are committed now."""
+    source = lake.mq.queue(queue)
+    source.put_many([{"n": n} for n in range(count)])
+    found = source.try_poll_many(count)
+    for job in found:
+        job.ack()
+        lake.database.execute(
+            f"UPDATE rowmq_completed SET finished_at = finished_at - {minutes_ago * 60_000_000} "
+            f"WHERE job_id = {job.id}"
+        )
+    return {job.id for job in found}
+
+
+@pytest.mark.parametrize(
+    "trouble",
+    ["another queue takes the room", "a pass takes fewer", "one fails", "one is overtaken"],
+)
+def test_late_jobs_are_archived_whatever_becomes_of_a_pass(
+    lake: Archive, monkeypatch: pytest.MonkeyPatch, trouble: str
+) -> None:
+    all_jobs = finish(lake, "busy", 1) | finish(lake, "slow", 1)
+    lake.run(topics=[])
+    all_jobs |= finish(lake, "slow", 4, minutes_ago=50) | finish(lake, "slow", 2)
+    options: dict[str, Any] = {"topics": []}
+    if trouble == "another queue takes the room":
+        all_jobs |= finish(lake, "busy", 6)
+        options["records_max"] = 6
+    elif trouble == "a pass takes fewer":
+        options["records_max"] = 3
+    else:
+        all_jobs |= finish(lake, "busy", 1)
+        real: Any = vars(desk)["commit"]
+
+        def fail_once(*args: Any, **given: Any) -> None:
+            monkeypatch.setattr(desk, "commit", real)
+            if trouble == "one fails":
+                raise LakeConflict("somebody else wrote to it")
+            lake.run(topics=[], queues=["busy"])
+            real(*args, **given)
+
+        monkeypatch.setattr(desk, "commit", fail_once)
+    lake.run(**options)
+    assert Counter(row["id"] for row in lake.rows("jobs")) == dict.fromkeys(all_jobs, 1)
+
+
+def test_a_mark_is_not_later_than_the_look_that_moved_it(lake: Archive) -> None:
+    # As if passes had gone on for half an hour without another look.
+    all_jobs = finish(lake, "q", 1) | finish(lake, "q", 1, minutes_ago=-30)
+    lake.run(topics=[])
+    all_jobs |= finish(lake, "q", 2, minutes_ago=50)
+    assert lake.run(topics=[]).jobs == 2
+    assert lake.run(topics=[]).jobs == 0
+    assert Counter(row["id"] for row in lake.rows("jobs")) == dict.fromkeys(all_jobs, 1)
+
+
+def test_late_jobs_are_found_by_an_archive_that_keeps_running(
+    lake: Archive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs, "LOOK_US", 200_000)
+    stop, late = threading.Event(), set[int]()
+    finish(lake, "q", 1)
+
+    def look(progress: ArchiveProgress) -> None:
+        if progress.doing == "waiting":
+            late.update(set() if late else finish(lake, "q", 1, minutes_ago=50))
+            if progress.result.jobs == 2 or progress.result.passes == 500:
+                stop.set()
+
+    assert lake.run(topics=[], once=False, every=0.02, stop=stop, progress=look).jobs == 2
+    assert late <= {row["id"] for row in lake.rows("jobs")}
+
+
 def test_what_retention_took_is_an_error_or_is_counted(archiving: Archive) -> None:
     archiving.publish("orders", 5, key="a")
     archiving.run()
@@ -190,6 +263,57 @@ def test_what_retention_took_is_an_error_or_is_counted(archiving: Archive) -> No
     result = archiving.run(fail_on_loss=False)
     assert (result.messages, result.lost) == (2, 9)
     assert archiving.run().rows == 0
+
+
+def test_an_archive_that_is_behind_leaves_what_is_old_to_itself(lake: Archive) -> None:
+    """Its own collection deletes what is archived, and not what is too old."""
+    lake.publish("orders", 30)
+    lake.mq.configure_topic("orders", retention=timedelta(seconds=1))
+    lake.database.execute("UPDATE rowmq_messages SET published_at = published_at - 9000000")
+    done = lake.run(gc=True, records_max=10)
+    assert (done.messages, done.collected, done.lost) == (30, 30, 0)
+
+
+def test_retention_that_emptied_a_topic_is_told_of(lake: Archive) -> None:
+    lake.publish("orders", 2)
+    lake.run()
+    lake.publish("orders", 3)
+    lake.mq.configure_topic("orders", retention=timedelta(seconds=1))
+    lake.database.execute("UPDATE rowmq_messages SET published_at = published_at - 9000000")
+    assert lake.mq.gc("orders") == 5
+    with pytest.raises(DataLoss, match="3 to 5"):
+        lake.run()
+    assert lake.run(fail_on_loss=False).lost == 3
+    assert lake.run().lost == 0
+
+
+def test_a_restored_database_is_refused_also_when_it_has_caught_up(
+    lake: Archive, tmp_path: Path
+) -> None:
+    lake.publish("orders", 5)
+    lake.run()
+    lake.mq.close()
+    file = Path(lake.database.url.removeprefix("sqlite:///"))
+    shutil.copyfile(file, tmp_path / "backup")
+    lake.mq = rowmq.connect(lake.database.url)
+    lake.publish("orders", 3)
+    lake.run()
+    lake.mq.close()
+    shutil.copyfile(tmp_path / "backup", file)
+    lake.mq = rowmq.connect(lake.database.url)
+    lake.publish("orders", 6)
+    with pytest.raises(LakeMismatch, match="at the offset 8"):
+        lake.run(gc=True)
+    assert len(lake.mq.read("orders")) == 11
+
+
+def test_a_group_that_was_sought_ahead_of_the_lake_is_set_back(lake: Archive) -> None:
+    lake.publish("orders", 2)
+    lake.run()
+    lake.publish("orders", 6)
+    lake.mq.seek("orders", "lake", to="latest")
+    assert lake.run(gc=True, records_max=2).messages == 6
+    assert lake.offsets() == {"orders": [1, 2, 3, 4, 5, 6, 7, 8]}
 
 
 def test_garbage_collection_takes_only_what_is_archived(archiving: Archive) -> None:

@@ -16,7 +16,7 @@ from tests.consuming import eventually
 from tests.databases import NAMES, Databases
 from tests.spark.reading import publish
 
-MESSAGES = 300
+MESSAGES = 200
 KEYS = 4
 
 

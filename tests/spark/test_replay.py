@@ -1,5 +1,6 @@
 """Replay: from the lake back to a topic, a queue or one group, never twice for one id."""
 
+import shutil
 import threading
 import time
 from collections.abc import Iterator
@@ -8,13 +9,17 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import msgspec
+import pyarrow as pa
 import pytest
+from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
 import rowmq
-from rowmq.errors import InvalidOption, UnknownGroup
+from rowmq.errors import InvalidOption, PipelineFailed, UnknownGroup
 from rowmq.spark.pipelines.archive import archive
 from rowmq.spark.pipelines.replay import ReplayProgress, ReplayResult, replay
+from rowmq.spark.pipelines.replaying.ledger import Ledger
 from tests.databases import Database, Databases
 
 
@@ -192,6 +197,105 @@ def test_one_id_stands_for_one_choice(small: Lake) -> None:
     with pytest.raises(InvalidOption, match="was begun with to_topic='t'"):
         small.replay(to_topic="u", key="k1")
     assert len(small.numbers("t")) == 5
+
+
+def test_the_database_says_which_of_two_plans_an_id_stands_for(small: Lake) -> None:
+    """Some stores let two who begin at once keep a plan each."""
+
+    def die(progress: ReplayProgress) -> None:
+        if progress.done == 6:
+            raise Killed
+
+    with pytest.raises(Killed):
+        small.replay(to_topic="t", chunk=3, progress=die)
+    replays = DeltaTable(small.path / "replays")
+    (mine,) = replays.to_pyarrow_dataset().to_table().to_pylist()
+    plan = msgspec.json.decode(mine["plan"])
+    other = plan | {"chunk": 6, "borders": [*plan["borders"][1::2]]}
+    for days in (-1, 1):
+        row = mine | {
+            "made_at": mine["made_at"] + timedelta(days=days),
+            "plan": msgspec.json.encode(other).decode(),
+        }
+        write_deltalake(replays, pa.Table.from_pylist([row]), mode="append")
+    assert small.replay(to_topic="t", chunk=6).chunks == 2
+    assert sorted(small.numbers("t")) == list(range(10))
+
+
+def test_of_two_who_settle_a_plan_at_once_both_have_the_same(database: Database) -> None:
+    with rowmq.connect(database.url) as one, rowmq.connect(database.url) as two:
+        ledgers = [Ledger(mq, id="é" * 50, target="topic t") for mq in (one, two)]
+        assert ledgers[0].plan() is None
+        start = threading.Barrier(2)
+
+        def settle(ledger: Ledger, number: int) -> int:
+            start.wait()
+            return ledger.settle(number)
+
+        with ThreadPoolExecutor(2) as threads:
+            told = list(threads.map(settle, ledgers, (2**62 - 1, 0)))
+        assert told[0] == told[1] == ledgers[0].plan()
+        assert ledgers[1].settle(7) == told[0]
+        assert ledgers[0].done() == -1  # it is no chunk
+
+
+def test_one_id_stands_for_one_lake(small: Lake, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    archive(small.spark, url=small.database.url, lake=other, group="other")
+    small.replay(to_topic="t")
+    same: dict[str, Any] = {"url": small.database.url, "topics": "orders", "to_topic": "t"}
+    for dry_run in (False, True):
+        with pytest.raises(InvalidOption, match="'once' was used for a replay of another lake"):
+            replay(small.spark, lake=other, id="once", dry_run=dry_run, **same)
+    assert not (other / "replays").exists()
+    shutil.copytree(small.path / "replays", other / "replays")
+    with pytest.raises(InvalidOption, match="give this replay a new one"):
+        replay(small.spark, lake=other, id="once", **same)
+    assert replay(small.spark, lake=other, id="new", **same).done
+    assert len(small.numbers("t")) == 20
+
+
+@pytest.mark.parametrize("target", [{"to_topic": "t"}, {"to_group": "g"}])
+def test_rows_that_a_condition_no_longer_chooses_are_not_passed_over(
+    small: Lake, target: dict[str, str]
+) -> None:
+    """As with now(), but at a time of our choice."""
+    small.mq.create_group("orders", "g", start="latest")
+    small.spark = small.spark.newSession()
+    small.spark.conf.set("spark.sql.session.timeZone", "UTC")
+
+    def change(progress: ReplayProgress) -> None:
+        if progress.done == 4:
+            small.spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
+
+    options: dict[str, Any] = {"where": "current_timezone() = 'UTC' OR key = 'k0'", "chunk": 4}
+    with pytest.raises(PipelineFailed, match=r"other rows .* has \d rows, not 4"):
+        small.replay(**target, **options, progress=change)
+    with small.mq.subscribe("orders", group="g") as subscriber:
+        replayed = len(subscriber.poll(max=100)) or len(small.numbers("t"))
+    assert replayed == 4
+
+
+def test_of_a_job_only_the_last_time_it_finished_counts(small: Lake) -> None:
+    queue = small.mq.queue("mails")
+    first, second, third = [queue.put({"n": n}).id for n in range(3)]
+    for job in queue.try_poll_many(3):
+        job.reject(error="no")
+    small.archive()
+    border = datetime.now(UTC)
+    queue.retry([first, second])
+    again = {job.id: job for job in queue.try_poll_many(2)}
+    again[first].reject(error="no again")
+    again[second].ack()
+    small.archive()
+    failed = small.replay("failed", queue="mails", where="state = 'failed'", to_queue="work")
+    assert (failed.rows, failed.replayed) == (2, 2)
+    found = small.mq.queue("work").try_poll_many(10)
+    assert [job.headers["rowmq-replay-of"] for job in found] == [str(third), str(first)]
+    assert small.replay("all", queue="mails", to_topic="t", chunk=2).rows == 3
+    assert sorted(small.numbers("t")) == [0, 1, 2]
+    before = small.replay("before", queue="mails", until=border, to_topic="t", dry_run=True)
+    assert before.rows == 1
 
 
 def test_ids_are_kept_if_that_is_asked_for(small: Lake) -> None:

@@ -14,12 +14,14 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls them
 
 import rowmq
+from rowmq.errors import InvalidOption
 from rowmq.spark.pipelines import Report, archive, report
 from rowmq.spark.pipelines.layout import LAYOUTS
 from rowmq.spark.pipelines.reporting import counting
 from rowmq.spark.pipelines.reporting.errors import normalised, reason_of
 from rowmq.spark.pipelines.reporting.live import look
-from tests.databases import Database
+from tests.choices import on_servers
+from tests.databases import Database, Databases
 from tests.unit.spark.test_report_errors import ALIKE
 
 EVIL = "<script>alert(\"x\")</script> & 'q' 🚀"
@@ -200,12 +202,19 @@ def test_the_page_stands_beside_its_figures_and_takes_the_place_of_an_earlier_on
     assert (made.totals.put, made.totals.completed + made.totals.failed) == (60, 59)
 
 
-def test_nothing_at_all_makes_a_page_too(spark: SparkSession, tmp_path: Path) -> None:
-    made = report(spark, lake=tmp_path / "lake", out=tmp_path / "out")
+def test_a_lake_that_is_not_there_is_an_error(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(InvalidOption, match="there is no lake at"):
+        report(spark, lake=tmp_path / "lake", out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_nothing_at_all_makes_a_page_too(
+    spark: SparkSession, databases: Databases, tmp_path: Path
+) -> None:
+    made = report(spark, url=databases.get("sqlite").url, out=tmp_path / "out")
     assert (made.since, made.totals.published, made.findings) == (None, 0, ())
     page = made.page.read_text(encoding="utf-8")
     assert "There is nothing in this time" in page
-    assert "which has no tables yet" in page
     assert pq.read_table(made.figures).num_rows == 0
 
 
@@ -240,6 +249,7 @@ def test_spark_and_python_agree_on_what_is_alike(spark: SparkSession) -> None:
     assert [row["reason"] for row in found] == [normalised(error) for error in errors]
 
 
+@on_servers
 def test_what_is_in_the_lake_and_in_the_database_counts_once(
     spark: SparkSession, database: Database, tmp_path: Path
 ) -> None:

@@ -1,6 +1,7 @@
 """The source as a stream: each message once, and the group's place follows what Spark has done."""
 
 import json
+import shutil
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -10,6 +11,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 import rowmq
+from rowmq.errors import InvalidOption
 from tests.choices import on_sqlite
 from tests.consuming import eventually
 from tests.databases import NAMES, Database
@@ -134,11 +136,54 @@ def test_a_pattern_leaves_dead_letters_alone(mq: rowmq.RowMQ, stream: Stream) ->
 
 @on_sqlite
 def test_a_topic_may_be_awaited(mq: rowmq.RowMQ, stream: Stream) -> None:
+    """Where it is known that it comes: what is mistyped would read as nothing."""
     options = {"topic": "later", "group": "lake"}
+    publish(mq, "late", 1)
+    with refused("there is no topic 'later'", "did you mean 'late'?"):
+        stream.run(**options)
+    mq.create_group("later", "lake")
     stream.run(**options)  # the first batch of a stream may be empty
     assert stream.read == []
     publish(mq, "later", 3)
     assert stream.run(**options) == [3]
+
+
+@on_sqlite
+def test_an_older_copy_of_a_checkpoint_is_refused(
+    mq: rowmq.RowMQ, stream: Stream, tmp_path: Path
+) -> None:
+    """Its next batch would have the number of another one, which the sink takes for done."""
+    options = {"topic": "orders", "group": "lake"}
+    publish(mq, "orders", 3)
+    assert stream.run(**options) == [3]
+    shutil.copytree(stream.checkpoint, tmp_path / "older")
+    publish(mq, "orders", 3, start=3)
+    stream.run(**options)
+    stream.run(**options)
+    stream.checkpoint = tmp_path / "older"
+    publish(mq, "orders", 3, start=6)
+    with refused("the checkpoint only up to", "new checkpoint"):
+        stream.run(**options)
+    assert lag(mq) == 3
+    stream.run(**options, failOnDataLoss="false")
+    assert lag(mq) in (0, 3)
+
+
+@on_sqlite
+def test_the_group_of_subscribers_is_refused_also_while_they_are_away(
+    mq: rowmq.RowMQ, stream: Stream
+) -> None:
+    publish(mq, "orders", 2)
+    with mq.subscribe("orders", group="billing"):
+        pass
+    with refused("has subscribers, or had some"):
+        stream.run(topic="orders", group="billing")
+    stream.run(topic="orders", group="lake")
+    with (
+        pytest.raises(InvalidOption, match="keeps its own books"),
+        mq.subscribe("orders", group="lake"),
+    ):
+        pass
 
 
 @on_sqlite
@@ -222,5 +267,7 @@ def test_bad_options_are_told_by_spark(spark: SparkSession, tmp_path: Path) -> N
     stream = Stream(spark, f"sqlite:///{tmp_path / 'queue.db'}", tmp_path)
     with refused("a stream is a consumer group", "'group'"):
         stream.run(topic="a")
+    with rowmq.connect(stream.url) as mq:
+        mq.publish("a", 1)
     with refused("has no group 'g'"):
         stream.run(topic="a", group="g", startingOffsets="group")

@@ -65,7 +65,7 @@ def listed(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> li
     multiple=True,
     callback=listed,
     shell_complete=names.topics,
-    help="Only this topic; may be given again. Without it, all but those of dead letters.",
+    help="Only this topic, and no queue that is not named; may be given again.",
 )
 @click.option(
     "--queue",
@@ -73,7 +73,7 @@ def listed(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> li
     multiple=True,
     callback=listed,
     shell_complete=names.queues,
-    help="Only this queue; may be given again. Without it, all.",
+    help="Only this queue, and no topic that is not named; may be given again.",
 )
 @click.option("--no-topics", is_flag=True, help="No topics, only queues.")
 @click.option("--no-queues", is_flag=True, help="No queues, only topics.")
@@ -143,7 +143,7 @@ def archive(
 
     For example:
       rowmq pipeline archive lake
-      rowmq pipeline archive /var/lake --topic orders --no-queues --every 10s --gc
+      rowmq pipeline archive /var/lake --topic orders --every 10s --gc
       rowmq pipeline archive s3://bucket/lake --storage AWS_REGION=eu-west-1
     """
     if (topics and no_topics) or (queues and no_queues):
@@ -169,8 +169,8 @@ def archive(
                 prefix=database.prefix,
                 schema=database.schema,
                 lake=lake,
-                topics=[] if no_topics else topics,
-                queues=[] if no_queues else queues,
+                topics=[] if no_topics or (queues and not topics) else topics,
+                queues=[] if no_queues or (topics and not queues) else queues,
                 dead_letters=not no_dead_letters,
                 group=group,
                 once=every is None,

@@ -28,10 +28,20 @@ def main() -> int:
             tell(Told(error=redacted(f"{type(error).__name__}: {error}")))
             return Code.USAGE
         except RowMQError as error:
+            if is_refused(error):
+                tell(Told(error=redacted(str(error))))
+                return Code.USAGE
             tell(Told(problem=redacted(str(error))))
             return Code.ERROR
     tell(told)
     return Code.OK
+
+
+def is_refused(error: RowMQError) -> bool:
+    """Whether it is the function, or where it writes to, that is wrong."""
+    from rowmq.spark.pipelines.transform import Refused  # noqa: PLC0415 - only here
+
+    return isinstance(error, Refused)
 
 
 def run(task: Task, stop: threading.Event) -> Told:

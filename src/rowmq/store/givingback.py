@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from rowmq.errors import InvalidOption
+from rowmq.store.groups import Readers
 from rowmq.store.letters import RESTORE, reopen
 from rowmq.store.staging import Version
 from rowmq.store.statement import Operation, Statement
@@ -56,6 +57,7 @@ class GivingBack:
         """Open messages of one topic again."""
         leases = self.store.leases
         yield from self.store.groups.lock(topic)
+        yield from self.store.groups.assign(topic, group, Readers.SUBSCRIBERS)
         group_id = yield from self.store.groups.find(topic, group, keep=True)
         yield from leases.adopt(topic, group_id)
         yield from self.check(topic, rows)

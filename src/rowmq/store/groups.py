@@ -9,7 +9,9 @@ What decides which messages may be collected (creating a group, seeking, giving 
 collecting) is done under the topic's lock, a row that publishing never waits for.
 """
 
-from rowmq.errors import UnknownGroup
+from enum import IntEnum
+
+from rowmq.errors import InvalidOption, UnknownGroup
 from rowmq.message import GroupInfo, LagInfo
 from rowmq.progress import State
 from rowmq.store.dialect import Dialect, as_text
@@ -17,9 +19,19 @@ from rowmq.store.statement import Operation, Statement
 from rowmq.store.topics import Topics
 from rowmq.times import from_micros
 
-__all__ = ["ADOPT", "STARTS", "Groups"]
+__all__ = ["ADOPT", "STARTS", "Groups", "Readers"]
 
 STARTS = ("earliest", "latest")
+
+
+class Readers(IntEnum):
+    """Who reads for a group: nobody yet, subscribers who share its messages among themselves, or
+    one reader that keeps its own books and only says how far it is.
+    """
+
+    NONE = 0
+    SUBSCRIBERS = 1
+    BOOKKEEPER = 2
 
 
 class Groups:
@@ -56,6 +68,18 @@ class Groups:
                 f"subscribe(), or see groups({topic!r})"
             )
         return int(result.rows[0][0])
+
+    def assign(self, topic: str, group: str, to: Readers) -> Operation[int]:
+        """See that a group has one kind of readers, from the first on; its id."""
+        id = yield from self.find(topic, group)
+        now = yield Statement("groups.read_by", self.dialect.sql(READ_BY), (id,))
+        if now.rows and now.rows[0][0] == Readers.NONE:
+            yield Statement("groups.assign", self.dialect.sql(ASSIGN), (int(to), id))
+            sql = self.dialect.sql(READ_BY_AND_KEEP)
+            now = yield Statement("groups.read_by", sql, (id,))
+        if now.rows and now.rows[0][0] != to:
+            raise InvalidOption(taken(topic, group, to))
+        return id
 
     def make_topic(self, topic: str) -> Operation[None]:
         """See that a topic has a row, and lock it."""
@@ -129,6 +153,21 @@ class Groups:
         ]
 
 
+def taken(topic: str, group: str, wanted: Readers) -> str:
+    """Why readers of a kind cannot have a group."""
+    anew = "or, if nobody needs it any more, drop it and create it anew"
+    if wanted is Readers.SUBSCRIBERS:
+        return (
+            f"group {group!r} of topic {topic!r} is that of a reader which keeps its own books, a "
+            f"stream of Spark's or an archive: it has no subscribers, and nothing can be given "
+            f"back to it. Use another group, {anew}"
+        )
+    return (
+        f"group {group!r} of topic {topic!r} has subscribers, or had some, which share its "
+        f"messages among themselves: give this reader a group of its own, {anew}"
+    )
+
+
 LOCK_TOPIC = "SELECT topic FROM {topics} WHERE topic = ? {for_update}"
 
 FIND = "SELECT id FROM {groups} WHERE topic = ? AND consumer_group = ?"
@@ -137,6 +176,12 @@ FIND_AND_KEEP = f"{FIND} {{for_share}}"
 
 CREATE = """
     INSERT INTO {groups} (topic, consumer_group, start_at, created_at) VALUES (?, ?, ?, {now})"""
+
+READ_BY = "SELECT read_by FROM {groups} WHERE id = ?"
+
+READ_BY_AND_KEEP = f"{READ_BY} {{for_share}}"
+
+ASSIGN = f"UPDATE {{groups}} SET read_by = ? WHERE id = ? AND read_by = {int(Readers.NONE)}"
 
 KEEP = "SELECT id FROM {groups} WHERE id = ? {for_share}"
 

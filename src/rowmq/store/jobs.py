@@ -237,8 +237,8 @@ class Jobs:
             yield from self.free_keys({place.key for place in places if place not in taken})
             raise KeyTaken(
                 f"queue {taken[0].posting.lane.queue!r} has a live job with the key "
-                f"{taken[0].posting.key!r}; offer_or_update() "
-                f"replaces it, offer_if_not_exists() leaves it alone"
+                f"{taken[0].posting.key!r}: offer_or_update() replaces it, offer_if_not_exists() "
+                f"leaves it alone (in Spark: onConflict, update or ignore)"
             )
 
     def lock_keys(self, rows: Iterable[KeyRow]) -> Operation[dict[KeyIdentity, KeyRow]]:

@@ -20,7 +20,7 @@ from typing import Any, ClassVar, NamedTuple
 from rowmq.errors import DatabaseError, Locked
 from rowmq.progress import Progress, Range, State, Stored
 from rowmq.store.dialect import Dialect, as_text
-from rowmq.store.groups import ADOPT, Groups
+from rowmq.store.groups import ADOPT, Groups, Readers
 from rowmq.store.statement import Operation, Row, Statement
 from rowmq.store.topics import Span, Topics
 
@@ -146,6 +146,7 @@ class Leases:
         """Enter a group, which is created if `start` says where it begins."""
         if start is not None:
             yield from self.groups.create(topic, group, start=start)
+        yield from self.groups.assign(topic, group, Readers.SUBSCRIBERS)
         group_id = yield from self.groups.find(topic, group, keep=True)
         params = (group_id, lease_us, self.dialect.text(name))
         id = yield from self.dialect.insert_id("leases.register", REGISTER, params)

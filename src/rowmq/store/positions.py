@@ -5,15 +5,16 @@ processed; the group's row is there so that garbage collection waits for it, and
 a place only ever moves forward here, and by many partitions at once.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from rowmq.errors import InvalidOption, UnknownGroup
+from rowmq.errors import UnknownGroup
 from rowmq.store.dialect import Dialect, as_text
-from rowmq.store.groups import Groups
+from rowmq.store.groups import Groups, Readers
 from rowmq.store.leases import Leases
 from rowmq.store.seeking import MOVE, Seeking, Target
 from rowmq.store.statement import Operation, Statement
+from rowmq.store.topics import Span
 
 __all__ = ["EARLIEST", "LATEST", "Positions", "Standing"]
 
@@ -67,21 +68,14 @@ class Positions:
         return {key: ends.get(key, {}).get(offset, offset) for key, offset in offsets.items()}
 
     def find(self, topic: str, group: str) -> Operation[int]:
-        """The id of a group that nobody subscribes to."""
-        params = (self.dialect.text(topic), self.dialect.text(group))
-        result = yield Statement("positions.find", self.dialect.sql(FIND), params)
-        if not result.rows:
+        """The id of a group that nobody subscribes to, now or later."""
+        try:
+            return (yield from self.groups.assign(topic, group, Readers.BOOKKEEPER))
+        except UnknownGroup:
             raise UnknownGroup(
                 f"topic {topic!r} has no group {group!r}: it was dropped, or never made. Make it "
                 f"with create_group(), and its reader goes on where it was"
-            )
-        id, subscribers = result.rows[0]
-        if subscribers:
-            raise InvalidOption(
-                f"group {group!r} of topic {topic!r} has subscribers, which share its messages "
-                f"among themselves: give this reader a group of its own"
-            )
-        return int(id)
+            ) from None
 
     def standing(self, topic: str, group: str | None) -> Operation[list[Standing]]:
         """Every partition of a topic, by key, with the place of a group, if one is named."""
@@ -95,6 +89,15 @@ class Positions:
         sql = self.dialect.sql(LETTER_TOPICS)
         result = yield Statement("positions.letter_topics", sql, sole=True)
         return frozenset(as_text(topic) for (topic,) in result)
+
+    def ids(self, places: Iterable[tuple[int, int]]) -> Operation[dict[int, str]]:
+        """The ids of single messages that are still there, by partition; one of each."""
+        spans = [Span("", id, offset, offset) for id, offset in places]
+        found: dict[int, str] = {}
+        for run in self.dialect.chunks(spans, (0 for _ in spans)):
+            rows = yield from self.leases.topics.fetch_ids(run)
+            found |= {id: as_text(message_id) for id, _, message_id in rows}
+        return found
 
     def advance(self, topic: str, group: str, acked: Mapping[int, int]) -> Operation[None]:
         """Move a group's place forward, by partition id; where it is further already, it stays."""
@@ -114,11 +117,6 @@ class Positions:
             sql = self.dialect.sql(FORGET_RANGES)
             yield Statement("positions.forget_ranges", sql, (id, id))
 
-
-FIND = """
-    SELECT g.id, (SELECT COUNT(*) FROM {subscribers} s
-                  WHERE s.group_id = g.id AND s.expires_at > {now})
-    FROM {groups} g WHERE g.topic = ? AND g.consumer_group = ?"""
 
 LETTER_TOPICS = "SELECT topic FROM {topics} WHERE holds_letters = 1"
 

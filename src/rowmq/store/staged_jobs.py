@@ -3,10 +3,15 @@
 Jobs that nothing can stand in the way of are put by statements whose number does not depend on how
 many there are. Those with keys, or in lines, go the way of all others, in runs that fit into
 memory, but in the same transaction.
+
+Whichever way it goes, a job that says no time is due when its batch was stamped, and ids rise with
+the rows: so lines, and claims, keep the order of the rows.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
+
+import msgspec
 
 from rowmq.store.dialect import as_bytes, as_text, as_text_or_none
 from rowmq.store.jobs import Jobs, Offer, Posting, oversized
@@ -116,11 +121,11 @@ class StagedJobs:
             bounds = (run.stage.id, first, min(first + step - 1, run.last))
             result = yield Statement("staged_jobs.read", self.dialect.sql(READ), bounds)
             postings = [(row[0] + run.distance, posting_of(row, lanes)) for row in result]
-            offered = [p for p in postings if conflict != "error" and p[1].key is not None]
             put = [p for p in postings if conflict == "error" or p[1].key is None]
             if put:
                 yield from self.jobs.put([posting for _, posting in put], [id for id, _ in put])
-            if offered:
+            keyed = [p for p in postings if conflict != "error" and p[1].key is not None]
+            if offered := standing(keyed, can_update=conflict == "update"):
                 offers = [Offer(posting, conflict == "update") for _, posting in offered]
                 yield from self.jobs.offer(offers, [id for id, _ in offered], memo=[])
 
@@ -152,6 +157,26 @@ def joined(blocks: Sequence[int]) -> Iterator[range]:
         current = range(first, first + IDS_A_BLOCK)
     if current:
         yield current
+
+
+def standing(
+    postings: Iterable[tuple[int, Posting]], *, can_update: bool
+) -> list[tuple[int, Posting]]:
+    """Of postings with the same key the one that stands in the end, with its own id, and so in its
+    own place; as if each were offered after the one before.
+    """
+    found: dict[tuple[str, str | None], tuple[int, Posting]] = {}
+    for id, posting in postings:
+        key = (posting.lane.kind, posting.key)
+        if key not in found:
+            found[key] = (id, posting)
+        elif can_update:
+            before, after = found[key][1], posting
+            if before.ordering_key is not None:  # an update stays in its line
+                after = msgspec.structs.replace(posting, ordering_key=before.ordering_key)
+            if after != before:
+                found[key] = (id, after)
+    return list(found.values())
 
 
 def posting_of(row: Row, lanes: dict[int, LaneName]) -> Posting:
@@ -197,5 +222,7 @@ READY = """
 PARTS = "SELECT part, name, precedence FROM {stage_parts} WHERE stage_id = ?"
 
 READ = """
-    SELECT number, part, encoding, payload, name, headers, ordering_key, due_at FROM {staged}
-    WHERE stage_id = ? AND number BETWEEN ? AND ? ORDER BY number"""
+    SELECT r.number, r.part, r.encoding, r.payload, r.name, r.headers, r.ordering_key,
+           COALESCE(r.due_at, g.published_at)
+    FROM {staged} r {join} {stages} g ON g.id = r.stage_id
+    WHERE r.stage_id = ? AND r.number BETWEEN ? AND ? ORDER BY r.number"""

@@ -185,14 +185,28 @@ class Staging(ABC):
         else enters one of the same writer waits.
         """
         name = (self.dialect.text(version.writer), self.dialect.text(version.target))
+        if (yield from self.entered(name)) >= version.number:
+            return False
+        yield Statement("staging.enter", self.dialect.sql(ENTER), (version.number, *name))
+        return True
+
+    def settle(self, version: Version) -> Operation[int]:
+        """Enter a version unless there is one of the same writer, which then stays; its number."""
+        yield from self.dialect.seize()
+        name = (self.dialect.text(version.writer), self.dialect.text(version.target))
+        known = yield from self.entered(name)
+        if known >= 0:
+            return known
+        yield Statement("staging.enter", self.dialect.sql(ENTER), (version.number, *name))
+        return version.number
+
+    def entered(self, name: tuple[str | bytes, str | bytes]) -> Operation[int]:
+        """The last version of a writer for a target, locked; -1 if it has none yet."""
         ending = self.dialect.unless_there("version")
         sql = self.dialect.sql(KNOW_WRITER.replace("<ending>", ending))
         yield Statement("staging.know_writer", sql, name)
         result = yield Statement("staging.entered", self.dialect.sql(ENTERED), name)
-        if result.rows[0][0] >= version.number:
-            return False
-        yield Statement("staging.enter", self.dialect.sql(ENTER), (version.number, *name))
-        return True
+        return int(result.rows[0][0])
 
     def take(self, stages: Sequence[Stage]) -> Operation[bool]:
         """Make a batch of stages, locked; False if these very ones have been published: their

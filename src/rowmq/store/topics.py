@@ -256,6 +256,11 @@ class Topics(ABC):
         columns = "m.partition_id, m.message_offset, LENGTH(m.payload)"
         return self.fetch("topics.sizes", columns, spans)
 
+    def fetch_ids(self, spans: Sequence[Span]) -> Operation[Iterable[Row]]:
+        """Partition id, offset and message id of the messages of many spans, in any order."""
+        columns = "m.partition_id, m.message_offset, m.message_id"
+        return self.fetch("topics.ids", columns, spans)
+
     @abstractmethod
     def fetch(
         self,

@@ -18,6 +18,8 @@ from pathlib import Path
 import msgspec
 from pyspark.sql import SparkSession
 
+from rowmq.administration import gc_steps
+from rowmq.drivers.base import take_steps
 from rowmq.errors import (
     InvalidOption,
     LakeConflict,
@@ -35,7 +37,7 @@ from rowmq.spark.pipelines.archiving.upkeep import compact, sample_lag, vacuum
 from rowmq.spark.pipelines.storage import lake_of
 from rowmq.spark.pipelines.tasks import is_gone
 from rowmq.spark.place import place_of
-from rowmq.spark.source.offsets import refuse_missing
+from rowmq.spark.source.offsets import refuse_missing, refuse_unknown
 from rowmq.times import Duration, to_seconds
 
 __all__ = ["ArchiveProgress", "ArchiveResult", "archive"]
@@ -139,6 +141,7 @@ def archive(
         parts = parts_of(desk, topics, queues, dead_letters=dead_letters)
         if once:
             refuse_missing(mq, topics or ())
+            refuse_unknown("queue", queues or (), [queue.name for queue in mq.queues()])
         for part in parts.values():
             part.check()
         run = Run(desk, parts, compact_every, keep, collects=gc, progress=progress)
@@ -308,10 +311,12 @@ class Run:
         """Have the database let go of what is archived."""
         if not self.collects or "messages" not in self.parts:
             return
-        part = self.parts["messages"]
+        part, mq = self.parts["messages"], self.desk.mq
         if everything and isinstance(part, Messages):
             topics = sorted(part.established)
             self.collected = time.monotonic()
         for topic in topics:
             self.tell("collecting")
-            self.add(collected=self.desk.mq.gc(topic))
+            # What is too old and not archived yet is for the next pass, or for others to delete.
+            steps = gc_steps(mq._run, mq._store, topic, acked_only=True)  # noqa: SLF001 - its own
+            self.add(collected=take_steps(steps))

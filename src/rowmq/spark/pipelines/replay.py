@@ -20,27 +20,28 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls them
 
 from rowmq.client import RowMQ
 from rowmq.codec import Encoding, encode_headers
-from rowmq.errors import InvalidOption, LakeError
+from rowmq.errors import InvalidOption, LakeError, PipelineFailed
 from rowmq.message import new_id
 from rowmq.spark.pipelines.archive import given
 from rowmq.spark.pipelines.archiving.desk import owner_of
 from rowmq.spark.pipelines.lake import OWNER, Snapshot, snapshot_of
 from rowmq.spark.pipelines.replaying.asked import check_id, chunk_size, selection_of
+from rowmq.spark.pipelines.replaying.ledger import Ledger
 from rowmq.spark.pipelines.replaying.plan import (
     FIRST,
     Plan,
+    another_lake,
     check_same,
     find_plan,
     keep_plan,
     make_plan,
+    table_id,
 )
-from rowmq.spark.pipelines.replaying.selection import Border, Selection, chosen, within
+from rowmq.spark.pipelines.replaying.selection import Selection, chosen, within
 from rowmq.spark.pipelines.storage import Lake, lake_of
 from rowmq.spark.pipelines.tasks import failed
 from rowmq.spark.place import Place, place_of
 from rowmq.store.givingback import GivingBack, Returned
-from rowmq.store.staging import Version
-from rowmq.store.statement import Operation, Statement
 from rowmq.store.topics import KEYLESS
 from rowmq.times import from_micros
 
@@ -113,7 +114,8 @@ def replay(
     second. A dry run tells how many it would be.
 
     Nothing is replayed twice for the same `id`, whatever is killed when: a call with the same id
-    and the same choice goes on where the last one ended; with another choice it is an error.
+    and the same choice goes on where the last one ended; with another choice, or another lake, it
+    is an error. Of a job that finished more than once, only the last time counts.
     Messages that go to a topic get ids of their own, unless they `keep_ids`: those that the topic
     still has are then left out.
     """
@@ -161,6 +163,7 @@ class Replay:
         self.lake = lake
         self.id = id
         self.selection = selection
+        self.ledger = Ledger(mq, id=id, target=selection.target)
 
     # --- before anything is done ------------------------------------------------------------------
 
@@ -175,9 +178,11 @@ class Replay:
         if self.selection.to_group is not None:
             self.check_group(snapshot, self.selection.to_group)
         _ = chosen(self.spark, snapshot, self.selection)
-        known = find_plan(self.lake, self.id)
+        known = self.known()
         if known is not None:
             check_same(self.id, known, self.selection)
+            if known.table not in ("", table_id(snapshot)):
+                raise another_lake(self.id)
 
     def check_group(self, snapshot: Snapshot, group: str) -> None:
         if snapshot.table.metadata().configuration.get(OWNER) != owner_of(self.mq):
@@ -222,9 +227,17 @@ class Replay:
         except PySparkException as error:
             raise failed(error) from error
 
+    def known(self) -> Plan | None:
+        """What was planned before."""
+        number = self.ledger.plan()
+        found = find_plan(self.lake, self.id, number)
+        if found is None and number is not None:
+            raise another_lake(self.id)
+        return found
+
     def plan(self, chunk: int) -> Plan:
         """What is to be done: as it was planned before, or planned now."""
-        known = find_plan(self.lake, self.id)
+        known = self.known()
         if known is None:
             snapshot = self.snapshot()
             try:
@@ -236,8 +249,19 @@ class Replay:
             if not made.rows:
                 return made
             known = keep_plan(self.lake, self.id, made)
-        check_same(self.id, known, self.selection)
-        return known
+        settled = self.settled(known)
+        check_same(self.id, settled, self.selection)
+        return settled
+
+    def settled(self, plan: Plan) -> Plan:
+        """The plan that the id stands for from now on: this one, unless another was quicker."""
+        number = self.ledger.settle(plan.number)
+        if number == plan.number:
+            return plan
+        found = find_plan(self.lake, self.id, number)
+        if found is None:
+            raise another_lake(self.id)
+        return found
 
     def fitting(self, snapshot: Snapshot, chunk: int) -> int:
         """How many rows a chunk can have, if the driver is to hold it."""
@@ -257,7 +281,7 @@ class Replay:
         stop: threading.Event,
     ) -> ReplayResult:
         """Do the chunks that were not done before."""
-        first = self.done() + 1
+        first = self.ledger.done() + 1
         begun, rows_before = time.monotonic(), min(plan.rows, first * plan.chunk)
         replayed, chunks = rows_before, 0
         snapshot = self.planned(plan) if plan.rows else None
@@ -266,8 +290,7 @@ class Replay:
                 progress(ReplayProgress(replayed, plan.rows))
             if stop.is_set() or snapshot is None:
                 break
-            after = plan.borders[number - 1] if number else FIRST
-            self.send(snapshot, number, after, plan.borders[number])
+            self.send(plan, snapshot, number)
             replayed, chunks = min(plan.rows, (number + 1) * plan.chunk), chunks + 1
             if rate is not None:
                 due = begun + (replayed - rows_before) / rate
@@ -278,7 +301,7 @@ class Replay:
 
     def planned(self, plan: Plan) -> Snapshot:
         """The table as it was when the replay was planned; as it is, if that is not known any more:
-        what was archived since then is behind the last border, or was committed late.
+        what was archived since then is behind the last border, or else a chunk's count tells.
         """
         try:
             snapshot = self.snapshot(plan.version)
@@ -289,31 +312,46 @@ class Replay:
         log.warning("version %d of the lake is gone; the newest is replayed", plan.version)
         return self.snapshot()
 
-    def done(self) -> int:
-        """The number of the last chunk that was done; -1 if none was."""
-        dialect = self.mq._store.dialect  # noqa: SLF001 - its own
-        params = tuple(map(dialect.text, self.version(0)[:2]))
-
-        def operation() -> Operation[int]:
-            result = yield Statement("replay.done", dialect.sql(DONE), params, sole=True)
-            return int(result.rows[0][0]) if result.rows else -1
-
-        return self.mq._run(operation)  # noqa: SLF001 - its own
-
-    def version(self, number: int) -> Version:
-        """What the ledger knows a chunk as."""
-        return Version(f"app:replay:{self.id}", self.selection.target, number)
-
-    def send(self, snapshot: Snapshot, number: int, after: Border, last: Border) -> None:
+    def send(self, plan: Plan, snapshot: Snapshot, number: int) -> None:
         """Replay one chunk, unless that was done meanwhile."""
-        rows = within(self.spark, snapshot, self.selection, after, last)
+        after = plan.borders[number - 1] if number else FIRST
+        rows = within(self.spark, snapshot, self.selection, after, plan.borders[number])
+        check = partial(self.check_count, plan, snapshot, number)
         try:
             if self.selection.to_group is not None:
-                self.give_back(rows, self.selection.to_group, number)
+                self.give_back(rows, self.selection.to_group, number, check)
             else:
-                self.write(rows, number)
+                self.send_counted(rows, number, check)
         except PySparkException as error:
             raise failed(error) from error
+
+    def check_count(self, plan: Plan, snapshot: Snapshot, number: int, found: int) -> None:
+        """Raise unless a chunk has as many rows as it was planned with."""
+        planned = plan.rows_in(number)
+        if found == planned:
+            return
+        why = "as a condition with now() does"
+        if snapshot.version != plan.version:
+            why = f"since version {plan.version} of the lake is gone"
+        raise PipelineFailed(
+            f"replay {self.id!r} now chooses other rows than when it was planned, {why}: chunk "
+            f"{number + 1} has {found} rows, not {planned}. Nothing of this chunk was replayed; "
+            f"the {number * plan.chunk} rows before it were. Choose what is left by fixed times, "
+            f"with since=, until= or where=, and give that a new id"
+        )
+
+    def send_counted(self, rows: DataFrame, number: int, check: Callable[[int], None]) -> None:
+        """Replay the rows of a chunk that were counted, and no others."""
+        if self.selection.where is None:
+            check(rows.count())
+            self.write(rows, number)
+            return
+        kept = rows.persist()  # a condition could choose others the next time
+        try:
+            check(kept.count())
+            self.write(kept, number)
+        finally:
+            kept.unpersist()
 
     def write(self, rows: DataFrame, number: int) -> None:
         """Publish a chunk, or put it into a queue, by the sink."""
@@ -328,11 +366,15 @@ class Replay:
         writer = ready.write.format("rowmq").mode("append")
         writer.options(**options, **where, **transaction).save()
 
-    def give_back(self, rows: DataFrame, group: str, number: int) -> None:
+    def give_back(
+        self, rows: DataFrame, group: str, number: int, check: Callable[[int], None]
+    ) -> None:
         """Open a chunk again for a group."""
         messages: dict[str, list[Returned]] = {}
         columns = [F.col(name) for name in RETURNED]
-        for row in rows.select("topic", *columns, F.unix_micros("timestamp")).collect():
+        found = rows.select("topic", *columns, F.unix_micros("timestamp")).collect()
+        check(len(found))
+        for row in found:
             topic, partition, key, offset, id, value, encoding, headers, published_at = row
             messages.setdefault(topic, []).append(
                 Returned(
@@ -348,13 +390,11 @@ class Replay:
                 )
             )
         giving = GivingBack(self.mq._store)  # noqa: SLF001 - its own
-        version = self.version(number)
+        version = self.ledger.chunk(number)
         self.mq._run(partial(giving.give_back, group, messages, version))  # noqa: SLF001 - its own
 
 
 RETURNED = ("partition", "key", "offset", "id", "value", "encoding", "headers")
-
-DONE = "SELECT version FROM {ledger} WHERE writer = ? AND target = ?"
 
 
 def to_sink(rows: DataFrame, selection: Selection, id: str) -> DataFrame:

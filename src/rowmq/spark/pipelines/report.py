@@ -16,6 +16,8 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
 from rowmq.errors import InvalidOption
+from rowmq.spark.pipelines.lake import snapshot_of
+from rowmq.spark.pipelines.layout import LAYOUTS
 from rowmq.spark.pipelines.reporting.book import Book
 from rowmq.spark.pipelines.reporting.counting import (
     Extent,
@@ -28,7 +30,7 @@ from rowmq.spark.pipelines.reporting.findings import Story, findings_of, plain
 from rowmq.spark.pipelines.reporting.live import Live, live_figures, look
 from rowmq.spark.pipelines.reporting.page import Heading, page
 from rowmq.spark.pipelines.reporting.reasons import failure_figures, reasons_of
-from rowmq.spark.pipelines.reporting.tables import Span, Tables, load_tables
+from rowmq.spark.pipelines.reporting.tables import Span, load_tables
 from rowmq.spark.pipelines.reporting.totals import Totals, totals_of
 from rowmq.spark.pipelines.reporting.window import Window, window_of
 from rowmq.spark.pipelines.storage import Lake, lake_of
@@ -90,8 +92,8 @@ def report(
     Raises `InvalidOption`, `NaiveDatetime` and `LakeError`, before anything is written.
     """
     place = chosen_place(lake, url, prefix, schema)
-    found = None if lake is None else lake_of(lake, storage_options)
     span, step, target = check_span(since, until), check_bucket(bucket), check_out(out)
+    found = None if lake is None else lake_with_tables(lake, storage_options)
     tell = progress or silent
     live = None
     if place is not None:
@@ -105,7 +107,7 @@ def report(
     window = window_in(extent, span, step)
     heading = Heading(
         title=title,
-        sources=tuple(sources(found, tables, live)),
+        sources=tuple(sources(found, live)),
         made_at=datetime.now(UTC),
         figures=target.with_suffix(FIGURES).name,
     )
@@ -206,12 +208,22 @@ def window_in(extent: Extent | None, span: Span, bucket: timedelta | None) -> Wi
     return window
 
 
-def sources(lake: Lake | None, tables: Tables, live: Live | None) -> list[str]:
+def lake_with_tables(lake: str | Path, storage_options: Mapping[str, str] | None) -> Lake:
+    """A lake that is there."""
+    found = lake_of(lake, storage_options)
+    if all(snapshot_of(found, layout) is None for layout in LAYOUTS.values()):
+        raise InvalidOption(
+            f"there is no lake at {found.uri}: archive something first, with rowmq pipeline "
+            f"archive; or name no lake, and have the report made from the database alone"
+        )
+    return found
+
+
+def sources(lake: Lake | None, live: Live | None) -> list[str]:
     """Where the figures are from, in words, without a secret."""
     told = []
     if lake is not None:
-        nothing = live is None and not any(table is not None for table in tables)
-        told.append(f"the lake {lake.uri}{', which has no tables yet' if nothing else ''}")
+        told.append(f"the lake {lake.uri}")
     if live is not None:
         told.append(f"the live tables of {DATABASES[live.database]}")
     return told

@@ -178,8 +178,8 @@ class Keeper:
             batches = len(self.seen)
             try:
                 self.follow(self.stream.start(), stop)
-            except Refused as error:
-                raise PipelineFailed(str(error)) from error.__cause__
+            except Refused:
+                raise
             except (PySparkException, Py4JError, OSError) as error:
                 failures = 1 if len(self.seen) > batches else failures + 1
                 self.pause_after(error, failures, stop)

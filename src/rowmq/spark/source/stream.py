@@ -33,6 +33,7 @@ from rowmq.spark.source.offsets import (
     establish,
     kept,
     ranges_between,
+    refuse_missing,
     standing,
     subscribed,
     whole_topics,
@@ -84,6 +85,8 @@ class TopicsStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:  # noqa: N802 - Spark's
         partitions = self.partitions_now(start)
         refuse_ahead(start, partitions)
+        if self.options.fail_on_loss:
+            refuse_behind(start, partitions, self.group)
         self.advance(start)
         self._latest = {
             topic: {key: one.next_offset for key, one in known.items()}
@@ -99,7 +102,7 @@ class TopicsStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ranges = self.limited(ranges)
         if ranges:
             self._idle_since = time.monotonic()
-        return moved(start, ranges)
+        return moved(self.begun(start, partitions), ranges)
 
     def partitions_now(self, start: Offsets) -> dict[str, dict[str, Standing]]:
         """The partitions of all topics. In those that are new, the group is registered; in those
@@ -114,6 +117,17 @@ class TopicsStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 known = standing(self.mq, topic, self.group)
             found[topic] = known
         return found
+
+    def begun(self, start: Offsets, partitions: Mapping[str, Mapping[str, Standing]]) -> Offsets:
+        """An offset that knows where topics begin that are new to it, also where there is nothing
+        to read yet.
+        """
+        begins = {
+            topic: {key: next_offset(one) for key, one in known.items()}
+            for topic, known in partitions.items()
+            if topic not in start
+        }
+        return start | begins
 
     def limited(self, ranges: Sequence[Range]) -> list[Range]:
         """What the options allow to be read at a time."""
@@ -152,7 +166,9 @@ class TopicsStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(chosen.offsets_max or 2**31 - 1)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        # Spark asks for this before it asks where to begin: so nothing is registered yet.
+        # Spark asks for this before it asks where to begin: so nothing is registered yet. What is
+        # mistyped is not waited for: the stream would end with nothing read.
+        refuse_missing(self.mq, self.options.topics)
         self._target = {
             topic: {
                 key: one.next_offset for key, one in standing(self.mq, topic, self.group).items()
@@ -211,6 +227,25 @@ def refuse_ahead(start: Offsets, partitions: Mapping[str, Mapping[str, Standing]
                     f"{key or None!r}, was read up to offset {offset - 1}, and ends with {last}. "
                     f"It was restored to an earlier time, or is another one: begin with a new "
                     f"checkpoint and a new group"
+                )
+
+
+def refuse_behind(
+    start: Offsets, partitions: Mapping[str, Mapping[str, Standing]], group: str
+) -> None:
+    """Raise if the group has come further than Spark says: its place only ever follows Spark."""
+    for topic, known in partitions.items():
+        for key, offset in start.get(topic, {}).items():
+            one = known.get(key)
+            # Where retention took the group further, something is gone: that is told elsewhere.
+            if one is not None and one.first_offset <= offset <= (one.acked or 0):
+                raise DataLoss(
+                    f"group {group!r} has topic {topic!r}, key {key or None!r}, up to offset "
+                    f"{one.acked}, and the checkpoint only up to {offset - 1}: it is an older "
+                    f"copy, or the group was sought, or somebody else uses it. What Spark would "
+                    f"publish again, the sink takes for done. Begin with a new checkpoint, which "
+                    f"goes on where the group is (see `rowmq seek`), or set "
+                    f".option('failOnDataLoss', 'false') to go on where the checkpoint is"
                 )
 
 

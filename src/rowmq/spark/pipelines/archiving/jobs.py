@@ -1,12 +1,18 @@
 """Finished jobs into the lake, each once.
 
 When a job was finished is written before that is committed, so one may appear behind others that
-the lake has already. Every pass therefore looks again at the time before its mark, and leaves out
-what the lake has of that.
+the lake has already. So the time before a queue's mark is looked at again and again, in *looks*,
+and what the lake has of it is left out. A look goes on over passes until it is through, and then
+follows what is new; after a minute the next one begins.
+
+         mark - an hour            until                   newest
+    ──────────┴──── is in the lake ──┴── the next pass's ────┴──►  finished_at
+
+A mark is never later than where the look has come to, nor than the moment at which it began: what
+was committed after that is for the next look to find, however the passes between went.
 """
 
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
@@ -22,7 +28,7 @@ from rowmq.spark.columns import named
 from rowmq.spark.jobs import FINISHED, FINISHED_JOBS, ask, finished, literal, select, travels
 from rowmq.spark.options import JobsOptions
 from rowmq.spark.pipelines.archiving.desk import Desk, Part, Passed
-from rowmq.spark.pipelines.books import Ends
+from rowmq.spark.pipelines.books import Books, Ends
 from rowmq.spark.pipelines.lake import Snapshot
 from rowmq.spark.pipelines.layout import DATE, JOBS
 from rowmq.spark.pipelines.storage import Root
@@ -34,11 +40,13 @@ from rowmq.store.dialect import as_text
 __all__ = ["Jobs"]
 
 OVERLAP_US = 3_600_000_000
-"""How long before its mark a pass looks: how late a commit may be."""
+"""How long before its mark a look begins: how late a commit may be."""
 
-SHORT_OVERLAP_US = 30_000_000
-FULL_LOOK_SECONDS = 60.0
-"""Passes that follow each other closely look only a little back, but for one each minute."""
+LOOK_US = 60_000_000
+"""How long a look lasts until the next one begins."""
+
+STEP_BACK_US = 30_000_000
+"""How far each pass of a look goes back: most that are late are so by less, and need not wait."""
 
 TASK_RECORDS_MAX = 50_000
 PAGE_ROWS = 50_000
@@ -54,6 +62,30 @@ class Queue(NamedTuple):
     id: int
     state: State
     number: int
+
+
+class Look(NamedTuple):
+    """How far a look has come: every job that was committed before it began and finished by `until`
+    is in the lake. Both are times of the database.
+    """
+
+    begun: int
+    until: int
+
+    @property
+    def mark(self) -> int:
+        """The time that the next look goes by."""
+        return min(self.begun, self.until)
+
+
+class Found(NamedTuple):
+    """What a pass found: jobs that the lake does not have, how far the look is with them, and
+    whether there are more.
+    """
+
+    ids: pa.Table
+    look: Look
+    more: bool
 
 
 class Piece(msgspec.Struct, frozen=True):
@@ -79,9 +111,10 @@ class Jobs(Part):
     def __init__(self, desk: Desk, queues: Sequence[str] | None) -> None:
         super().__init__(desk)
         self.queues = queues
-        self.looked: float | None = None
-        self.recent: dict[str, pa.Table] = {}
-        """What the lake has of the time that may be looked at again, by queue."""
+        self.looks: dict[Queue, Look] = {}
+        """How far they are, as of the last pass that was committed or found nothing."""
+        self.recent: dict[Queue, pa.Table] = {}
+        """What the lake has of the time that may be looked at again."""
         self.recent_number = -1
 
     def pass_once(self) -> Passed:
@@ -91,31 +124,20 @@ class Jobs(Part):
         snapshot, books = self.open()
         if books.number != self.recent_number:
             self.recent = {}
-        overlap = self.overlap()
-        fresh: dict[Queue, pa.Table] = {}
-        room, left = self.desk.records_max, 0
-        for queue in chosen:
-            mark = books.ends.get(queue.name, {}).get(queue.number)
-            since = 0 if mark is None else mark - overlap
-            found, more = self.look(snapshot, queue, since, room)
-            room, left = room - len(found), left + more
-            if len(found):
-                fresh[queue] = found
-        if not fresh:
-            self.recent_number = books.number
-            return Passed(left=left)
-        pieces = [
-            piece for queue, ids in fresh.items() for piece in self.pieces(snapshot, queue, ids)
-        ]
-        added = run_tasks(self.desk.spark, archive_jobs, pieces, Added)
-        ends: Ends = {}
-        for queue, ids in fresh.items():
-            known = books.ends.get(queue.name, {}).get(queue.number, 0)
-            last = max(known, pc.max(ids.column("finished_at")).as_py())
-            ends.setdefault(queue.name, {})[queue.number] = last
-        self.commit(snapshot, books, added, ends)
-        self.remember(fresh, ends)
+        found = self.find(snapshot, books, chosen)
+        fresh = {queue: new.ids for queue, new in found.items() if len(new.ids)}
+        added: Sequence[Added] = ()
+        if fresh:
+            pieces = [
+                piece for queue, ids in fresh.items() for piece in self.pieces(snapshot, queue, ids)
+            ]
+            added = run_tasks(self.desk.spark, archive_jobs, pieces, Added)
+            self.commit(snapshot, books, added, moved(books, found))
+        # Not before: of a pass that failed, nothing was looked at.
+        self.looks = {queue: new.look for queue, new in found.items()}
+        self.remember(fresh)
         names = tuple(dict.fromkeys(queue.name for queue in fresh))
+        left = sum(new.more for new in found.values())
         return Passed(sum(file.rows for file in added), len(added), 0, left, names)
 
     def chosen(self) -> list[Queue]:
@@ -128,31 +150,40 @@ class Jobs(Part):
             for number, state in enumerate(TABLES)
         ]
 
-    def overlap(self) -> int:
-        """How far to look back."""
-        now = time.monotonic()
-        if self.looked is None or now - self.looked >= FULL_LOOK_SECONDS:
-            self.looked = now
-            return OVERLAP_US
-        return SHORT_OVERLAP_US
+    def find(self, snapshot: Snapshot, books: Books, chosen: Sequence[Queue]) -> dict[Queue, Found]:
+        """What is new in queues, as much of it as a pass may take."""
+        ((now,),) = ask(self.desk.mq, "spark.now", "SELECT {now}")
+        found: dict[Queue, Found] = {}
+        room = self.desk.records_max
+        for queue in chosen:
+            mark = mark_of(books, queue)
+            # Nothing before this is known, nor can be missing.
+            oldest = 0 if mark is None else mark - OVERLAP_US
+            look = self.looks.get(queue)
+            if look is None or not 0 <= now - look.begun < LOOK_US:
+                look = Look(int(now), oldest)
+            known = self.known(snapshot, queue, mark)
+            new = self.search(queue, look, max(oldest, look.until - STEP_BACK_US), known, room)
+            room -= len(new.ids)
+            found[queue] = new
+        return found
 
-    def look(self, snapshot: Snapshot, queue: Queue, since: int, room: int) -> tuple[pa.Table, int]:
-        """Which jobs finished since a time the lake does not have, at most so many; and 1 if there
-        may be more of them.
+    def search(self, queue: Queue, look: Look, since: int, known: pa.Table, room: int) -> Found:
+        """Go on with a look, at jobs finished since a time. The oldest that are not known are
+        taken, at most so many: the look has then come to the last of them.
         """
-        known = self.known(snapshot, queue.name)
         found: list[pa.Table] = []
-        count = 0
         for page in self.pages(queue, since):
-            if count >= room:
-                return joined(found), 1
             new = page.join(known, keys=IDS.names, join_type="left anti") if len(known) else page
-            taken = new.sort_by("finished_at").slice(0, room - count)
+            taken = new.sort_by("finished_at").slice(0, room)
             found.append(taken)
-            count += len(taken)
-            if len(taken) < len(new):
-                return joined(found), 1
-        return joined(found), 0
+            room -= len(taken)
+            is_cut = len(taken) < len(new)
+            times = (taken if is_cut else page).column("finished_at")
+            look = look._replace(until=max(look.until, pc.max(times).as_py() or 0))
+            if is_cut:
+                return Found(joined(found), look, more=True)
+        return Found(joined(found), look, more=False)
 
     def pages(self, queue: Queue, since: int) -> Iterator[pa.Table]:
         """The jobs of a queue that were finished since a time, in the order of that.
@@ -172,23 +203,23 @@ class Jobs(Part):
             if len(rows) < PAGE_ROWS:
                 return
 
-    def known(self, snapshot: Snapshot, queue: str) -> pa.Table:
+    def known(self, snapshot: Snapshot, queue: Queue, mark: int | None) -> pa.Table:
         """The jobs of a queue that the lake has, of the time that may be looked at again."""
         if queue not in self.recent:
-            marks = self.books.ends.get(queue, {}) if self.books else {}
-            # A state without a mark has nothing in the lake yet.
-            since = min(marks.values(), default=0) - OVERLAP_US
-            self.recent[queue] = archived_ids(snapshot, queue, since) if marks else joined([])
+            # Without a mark, the lake has nothing yet.
+            ids = joined([]) if mark is None else archived_ids(snapshot, queue, mark - OVERLAP_US)
+            self.recent[queue] = ids
         return self.recent[queue]
 
-    def remember(self, fresh: dict[Queue, pa.Table], ends: Ends) -> None:
+    def remember(self, fresh: Mapping[Queue, pa.Table]) -> None:
         """Keep in mind what was archived, and forget what nobody will look at again."""
+        if self.books is None:
+            return
         for queue, ids in fresh.items():
-            known = pa.concat_tables([self.recent.get(queue.name, joined([])), ids])
-            marks = (self.books.ends if self.books else ends).get(queue.name, {})
-            oldest = min(marks.values(), default=0) - OVERLAP_US
-            self.recent[queue.name] = known.filter(pc.field("finished_at") >= oldest)
-        self.recent_number = self.books.number if self.books else -1
+            known = pa.concat_tables([self.recent[queue], ids])
+            oldest = (mark_of(self.books, queue) or 0) - OVERLAP_US
+            self.recent[queue] = known.filter(pc.field("finished_at") >= oldest)
+        self.recent_number = self.books.number
 
     def pieces(self, snapshot: Snapshot, queue: Queue, ids: pa.Table) -> Iterator[Piece]:
         """What tasks are to archive, in the order of time."""
@@ -213,17 +244,30 @@ def joined(tables: Sequence[pa.Table]) -> pa.Table:
     return pa.concat_tables([IDS.empty_table(), *tables])
 
 
-def archived_ids(snapshot: Snapshot, queue: str, since: int) -> pa.Table:
+def mark_of(books: Books, queue: Queue) -> int | None:
+    return books.ends.get(queue.name, {}).get(queue.number)
+
+
+def moved(books: Books, found: Mapping[Queue, Found]) -> Ends:
+    """The marks that a pass moves on."""
+    ends: Ends = {}
+    for queue, new in found.items():
+        if new.look.mark > (mark_of(books, queue) or 0):
+            ends.setdefault(queue.name, {})[queue.number] = new.look.mark
+    return ends
+
+
+def archived_ids(snapshot: Snapshot, queue: Queue, since: int) -> pa.Table:
     """The ids that the lake has of jobs finished since a time."""
     moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=max(0, since))
     day = moment.date().isoformat()
     found = []
     for file in snapshot.files():
-        if file.values["queue"] == queue and file.values[DATE] >= day:
+        if file.values["queue"] == queue.name and file.values[DATE] >= day:
             table = pq.read_table(
                 snapshot.root.opened(file.path),
                 columns=IDS.names,
-                filters=[("finished_at", ">=", moment)],
+                filters=[("finished_at", ">=", moment), ("state", "=", queue.state.value)],
                 partitioning=None,
             )
             found.append(table.cast(IDS))

@@ -6,14 +6,17 @@ follows them. It is only there so that garbage collection waits for the lake.
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import msgspec
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
-from rowmq.errors import DataLoss, InvalidOption, LakeMismatch, UnknownGroup
+from rowmq.errors import DataLoss, InvalidOption, LakeConflict, LakeMismatch, UnknownGroup
 from rowmq.spark.options import Bound
 from rowmq.spark.pipelines.archiving.desk import Desk, Part, Passed
 from rowmq.spark.pipelines.books import Books, Ends
+from rowmq.spark.pipelines.lake import Snapshot, open_table, read_snapshot, snapshot_of
 from rowmq.spark.pipelines.layout import MESSAGES
 from rowmq.spark.pipelines.storage import Root
 from rowmq.spark.pipelines.tasks import cores_of, run_tasks
@@ -66,19 +69,35 @@ class Messages(Part):
 
     def pass_once(self) -> Passed:
         topics = self.chosen()
-        if not topics:
+        if not any(topics.values()) and snapshot_of(self.desk.lake, self.layout) is None:
             return Passed()
         snapshot, books = self.open()
-        plan = self.plan(topics, books)
-        if not plan.ranges and not plan.lost:
-            return Passed()
-        added = self.write(snapshot.root, plan.ranges)
+        try:
+            plan = self.plan(snapshot, [t for t in topics if topics[t] or t in books.ends], books)
+            if not plan.ranges and not plan.lost:
+                return Passed()
+            added = self.write(snapshot.root, plan.ranges)
+        except DataLoss:
+            self.refuse_moved(snapshot)
+            raise
         rows = sum(file.rows for file in added)
         lost = plan.lost + sum(one.size for one in plan.ranges) - rows
         self.commit(snapshot, books, added, plan.ends)
+        letters = self.letter_topics()
         for topic, ends in plan.ends.items():
-            self.follow(topic, ends)
+            if topic not in letters:  # it may have become one just now
+                self.follow(topic, ends)
         return Passed(rows, len(added), lost, plan.left, tuple(plan.ends))
+
+    def refuse_moved(self, snapshot: Snapshot) -> None:
+        """Raise if somebody else has archived since: what is gone then, or read by the group, may
+        well be in the lake.
+        """
+        if open_table(self.desk.lake, self.layout, owner=self.desk.owner).number != snapshot.number:
+            raise LakeConflict(
+                f"somebody else has archived to {self.desk.lake.uri} at the same time; nothing was "
+                f"added to it"
+            )
 
     def write(self, root: Root, ranges: Sequence[Range]) -> list[Added]:
         """Have tasks write the messages of ranges to files."""
@@ -101,17 +120,18 @@ class Messages(Part):
 
     # --- what is to be read -----------------------------------------------------------------------
 
-    def chosen(self) -> list[str]:
-        """The topics to archive.
+    def chosen(self) -> dict[str, bool]:
+        """The topics to archive, and whether there is something in them to begin with.
 
-        One that has no messages now is left for later: it may become one of dead letters. No group
-        is made on those, since garbage collection would then delete letters.
+        One that has no messages, and that the lake knows nothing of, is left for later: it may
+        become one of dead letters. No group is made on those, since garbage collection would then
+        delete letters.
         """
         found = {info.name: info for info in self.desk.mq.topics()}
         if self.topics is None:
-            return [
-                topic for topic, info in found.items() if info.messages and not info.holds_letters
-            ]
+            return {
+                topic: info.messages > 0 for topic, info in found.items() if not info.holds_letters
+            }
         for topic in self.topics:
             if topic not in found:
                 self.await_topic(topic)
@@ -120,7 +140,11 @@ class Messages(Part):
                     f"topic {topic!r} holds dead letters: name the topic that they are from. A "
                     f"group on this one would have garbage collection delete them"
                 )
-        return [topic for topic in self.topics if topic in found]
+        return {topic: True for topic in self.topics if topic in found}
+
+    def letter_topics(self) -> frozenset[str]:
+        mq = self.desk.mq
+        return mq._run(mq._store.positions.letter_topics)  # noqa: SLF001 - its own
 
     def await_topic(self, topic: str) -> None:
         """Have garbage collection wait for the lake from a topic's first message on."""
@@ -128,7 +152,7 @@ class Messages(Part):
             establish(self.desk.mq, topic, self.desk.group, Bound("earliest"))
             self.established.add(topic)
 
-    def plan(self, topics: Sequence[str], books: Books) -> Plan:
+    def plan(self, snapshot: Snapshot, topics: Sequence[str], books: Books) -> Plan:
         """What there is to read, cut to what a pass may take."""
         ranges: list[Range] = []
         ends: Ends = {}
@@ -138,8 +162,10 @@ class Messages(Part):
             whole = known is None or books.estimated
             partitions = self.partitions(topic)
             if known is None:
+                self.tell_of_gap(topic, partitions, books)
                 partitions = self.set_back(topic, partitions)
-            self.heal(topic, partitions, known or {})
+            self.heal(snapshot, topic, partitions, known or {})
+            ahead = {}
             for one in partitions:
                 start = start_of(topic, one, known, whole=whole)
                 missing = max(0, one.first_offset - start)
@@ -147,11 +173,17 @@ class Messages(Part):
                     raise lost_of(topic, one, start)
                 lost += missing
                 start = max(start, one.first_offset)
+                if (one.acked or 0) >= start:
+                    ahead[one.key or None] = start
                 if whole or missing:
                     ends.setdefault(topic, {})[one.partition_id] = start
                 if start < one.next_offset:
                     place = (one.partition_id, start, one.next_offset, one.largest_bytes)
                     ranges.append(Range(topic, one.key, *place))
+            if ahead:
+                self.refuse_moved(snapshot)
+                log.warning("group %r is ahead of the lake, and set back", self.desk.group)
+                self.desk.mq.seek(topic, self.desk.group, to=ahead)
         cut = cut_offsets(ranges, self.desk.records_max)
         for found in cut:
             ends.setdefault(found.topic, {})[found.partition_id] = found.end
@@ -182,9 +214,20 @@ class Messages(Part):
         self.desk.mq.seek(topic, self.desk.group, to="earliest")
         return list(standing(self.desk.mq, topic, self.desk.group).values())
 
-    def heal(self, topic: str, partitions: Sequence[Standing], known: Mapping[int, int]) -> None:
+    def tell_of_gap(self, topic: str, partitions: Sequence[Standing], books: Books) -> None:
+        """Say that a topic is older than the lake's knowledge of it."""
+        if books.ends and any(one.first_offset > 1 for one in partitions):
+            log.warning("topic %r is new to the lake, which has only what is left of it", topic)
+
+    def heal(
+        self,
+        snapshot: Snapshot,
+        topic: str,
+        partitions: Sequence[Standing],
+        known: Mapping[int, int],
+    ) -> None:
         """Move a group that is behind the lake: whoever committed died before it did so, or the
-        group was made anew, or sought back.
+        group was made anew, or sought back. Or the database was: then the lake has other messages.
         """
         behind = {
             one.partition_id: known[one.partition_id]
@@ -193,7 +236,24 @@ class Messages(Part):
             and (one.acked or 0) < min(known[one.partition_id], one.next_offset) - 1
         }
         if behind:
+            self.refuse_restored(snapshot, topic, behind)
             self.follow(topic, behind)
+
+    def refuse_restored(self, snapshot: Snapshot, topic: str, ends: Mapping[int, int]) -> None:
+        """Raise if the last message that the lake has of a partition is another one than the
+        database's at the same offset.
+        """
+        mq, lasts = self.desk.mq, {(id, end - 1) for id, end in ends.items()}
+        there = mq._run(partial(mq._store.positions.ids, sorted(lasts)))  # noqa: SLF001 - its own
+        rows = read_snapshot(self.desk.spark, snapshot, names=[topic])
+        rows = rows.where(F.col("offset").isin(sorted({offset for _, offset in lasts})))
+        for partition, offset, id in rows.select("partition", "offset", "id").collect():
+            if (partition, offset) in lasts and there.get(partition, id) != id:
+                raise LakeMismatch(
+                    f"the lake and the database have different messages of topic {topic!r} at the "
+                    f"offset {offset}: the database was restored to an earlier time, and has "
+                    f"published since. Archive it to a new lake"
+                )
 
 
 def start_of(topic: str, one: Standing, known: Mapping[int, int] | None, *, whole: bool) -> int:

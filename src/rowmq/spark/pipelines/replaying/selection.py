@@ -71,7 +71,8 @@ def chosen(spark: SparkSession, snapshot: Snapshot, selection: Selection) -> Dat
         rows = rows.where(time >= selection.since)
     if selection.until is not None:
         rows = rows.where(time < selection.until)
-    return filtered(rows, selection)
+    rows = filtered(rows, selection)
+    return last_of_each(spark, snapshot, selection, rows, selection.since)
 
 
 def within(
@@ -85,7 +86,28 @@ def within(
     rows = rows.where(times >= moment(after.time)).where(times <= moment(last.time))
     place = F.struct(*(column.alias(f"c{n}") for n, column in enumerate(columns)))
     rows = rows.where(place > literal(after)).where(place <= literal(last))
-    return filtered(rows, selection).coalesce(1).sortWithinPartitions(*columns)
+    rows = last_of_each(spark, snapshot, selection, filtered(rows, selection), after.time)
+    return rows.coalesce(1).sortWithinPartitions(*columns)
+
+
+def last_of_each(
+    spark: SparkSession,
+    snapshot: Snapshot,
+    selection: Selection,
+    rows: DataFrame,
+    since: int | None,
+) -> DataFrame:
+    """Rows, all of them since a time, without those of jobs that finished again later, whether or
+    not that is chosen: a job that failed and was retried has a row for each time.
+    """
+    if selection.layout is not JOBS:
+        return rows
+    later = read_days(spark, snapshot, selection, since, None)
+    if since is not None:
+        later = later.where(F.col(JOBS.time) >= moment(since))
+    later = later.select(F.col("id").alias("later_id"), F.col(JOBS.time).alias("later_time"))
+    again = (F.col("id") == F.col("later_id")) & (F.col(JOBS.time) < F.col("later_time"))
+    return rows.join(later, again, "left_anti")
 
 
 def filtered(rows: DataFrame, selection: Selection) -> DataFrame:

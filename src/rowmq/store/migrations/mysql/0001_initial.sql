@@ -45,6 +45,7 @@ CREATE TABLE IF NOT EXISTS {groups} (
     start_at       varbinary(40) NOT NULL,
     created_at     bigint NOT NULL,
     expired        bigint NOT NULL DEFAULT 0,
+    read_by        smallint NOT NULL DEFAULT 0,
     UNIQUE (topic, consumer_group)
 ) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
 

@@ -44,6 +44,7 @@ CREATE TABLE {groups} (
     start_at       text COLLATE "C" NOT NULL,
     created_at     bigint NOT NULL,
     expired        bigint NOT NULL DEFAULT 0,
+    read_by        smallint NOT NULL DEFAULT 0,
     UNIQUE (topic, consumer_group)
 );
 

@@ -47,6 +47,7 @@ CREATE TABLE {groups} (
     start_at       text NOT NULL,
     created_at     integer NOT NULL,
     expired        integer NOT NULL DEFAULT 0,
+    read_by        integer NOT NULL DEFAULT 0,
     UNIQUE (topic, consumer_group)
 );
 
