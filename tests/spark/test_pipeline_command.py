@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 import rowmq
 from tests.databases import Databases
-from tests.spark.chaos import command_of, family
+from tests.spark.chaos import command_of, family, wait_until_gone
 from tests.unit.cli.running import answer, invoke, json_of
 
 pytestmark = pytest.mark.usefixtures("spark")  # commands use the session that is there
@@ -78,8 +78,8 @@ def test_replay_and_report_work_on_what_was_archived(url: str, lake: str, tmp_pa
         ("archive lake --topic ordrs", 1, "did you mean 'orders'"),
         ("archive lake --no-topics --topic a", 2, "or say that there are to be none"),
         ("archive lake --conf nonsense", 2, "write name=value"),
-        ("replay lake --id x --topic orders", 1, "replay where to"),
-        ("replay lake --id x --to-topic t", 1, "replay what"),
+        ("replay lake --id x --topic orders", 2, "--to-queue and --to-group"),
+        ("replay lake --id x --to-topic t", 2, "replay what"),
         ("replay nowhere --id x --topic o --to-topic t", 1, "archive something first"),
         ("transform a:f --topic o --group g --to-topic t", 2, "checkpoint"),
         ("transform a:f --topic o --group g --checkpoint c", 2, "where to?"),
@@ -149,3 +149,19 @@ def test_a_transform_whose_process_is_killed_goes_on(transforming: Process, url:
             time.sleep(0.1)
         assert transforming.stop()["restarts"] >= 1
         assert [m.payload["n"] for m in mq.read("doubled")] == [0, 2, 4, 42]
+
+
+def test_interrupted_while_spark_starts_it_leaves_no_process(url: str, lake: str) -> None:
+    command = [sys.executable, "-m", "rowmq", "pipeline", "archive", lake]
+    environment = {**os.environ, "ROWMQ_URL": url}
+    with subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL) as program:
+        started: list[int] = []
+        while not started:
+            assert program.poll() is None
+            started = [pid for pid in family(program.pid) if "spark" in command_of(pid)]
+            time.sleep(0.05)
+        program.send_signal(signal.SIGINT)
+        assert program.wait(60) == 130
+    for pid in started:
+        wait_until_gone(pid)
+        assert "spark" not in command_of(pid)

@@ -331,7 +331,7 @@ def test_bad_input_is_refused_before_anything_is_written(small: Lake, tmp_path: 
     now = datetime.now(UTC)
     for options, message in (
         ({"to_topic": "t", "topics": ["typo"]}, "has nothing of topic 'typo'"),
-        ({"to_topic": "t", "queue": "q", "topics": ["orders"]}, "but not both"),
+        ({"to_topic": "t", "queue": "q", "topics": ["orders"]}, "one of the two"),
         ({"to_topic": "t", "to_queue": "q"}, "replay where to"),
         ({}, "replay where to"),
         ({"to_group": "g", "queue": "q"}, "a group is delivered messages"),

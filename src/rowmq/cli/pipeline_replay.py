@@ -1,5 +1,6 @@
 """`rowmq pipeline replay`: from the lake back to a topic, a queue or one group."""
 
+import re
 from typing import Any
 
 import click
@@ -12,6 +13,7 @@ from rowmq.cli.options import Database
 from rowmq.cli.showing import emit, out, plural, pulse, visible
 from rowmq.cli.sparking import Sparking, opened, sparking, stopping, storage
 from rowmq.cli.values import MOMENT
+from rowmq.errors import InvalidOption
 
 __all__ = ["replay"]
 
@@ -101,8 +103,19 @@ def check(choice: dict[str, Any]) -> None:
     )
 
     known = {name: value for name, value in choice.items() if name not in ("id", "rate")}
-    chunk_size(selection_of(**known), None, choice["rate"])
-    check_id(choice["id"])
+    try:
+        chunk_size(selection_of(**known), None, choice["rate"])
+        check_id(choice["id"])
+    except InvalidOption as error:
+        raise click.UsageError(PARAMETER.sub(as_option, str(error))) from error
+
+
+PARAMETER = re.compile(r"\b(to_topic|to_queue|to_group|keep_ids)\b")
+
+
+def as_option(name: re.Match[str]) -> str:
+    """A parameter of Python's by the name that it has here."""
+    return "--" + name[0].replace("_", "-")
 
 
 def show(result: Any, *, as_json: bool) -> None:

@@ -3,8 +3,10 @@
 A session is nothing special: any other one that the data source is registered with does as well.
 """
 
+import contextlib
 import os
 import re
+import signal
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -79,7 +81,24 @@ def started(master: str, name: str, config: Mapping[str, str]) -> SparkSession:
     builder = builder.appName(name)
     for key, value in settings(master, config).items():
         builder = builder.config(key, value)
-    return builder.getOrCreate()
+    before = children()
+    try:
+        return builder.getOrCreate()
+    except (KeyboardInterrupt, SystemExit):
+        # A JVM that is interrupted while it starts would never learn that nobody waits for it.
+        for pid in children() - before:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        raise
+
+
+def children() -> set[int]:
+    """The processes that this one has started, where Linux tells of them."""
+    found: set[int] = set()
+    for thread in Path("/proc/self/task").glob("*/children"):
+        with contextlib.suppress(OSError):  # the thread has just ended
+            found.update(map(int, thread.read_text().split()))
+    return found
 
 
 def provide_python(master: str) -> None:

@@ -56,7 +56,7 @@ def selection_of(
     """What is asked for, checked."""
     names = (topics,) if isinstance(topics, str) else tuple(topics)
     if bool(names) == (queue is not None):
-        raise InvalidOption("replay what? Name topics, or a queue, but not both")
+        raise InvalidOption("replay what? Name topics or a queue, one of the two")
     if sum(target is not None for target in (to_topic, to_queue, to_group)) != 1:
         raise InvalidOption("replay where to? Name one of to_topic, to_queue and to_group")
     if to_group is not None and queue is not None:
