@@ -27,8 +27,8 @@ check: $(READY) ## Format, lint, types, layers and unit tests; no server, under 
 test: $(READY) ## All tests, on SQLite, PostgreSQL and MariaDB servers of their own
 	@$(BIN)/pytest $(PARALLEL)
 
-bench: $(READY) ## Measure publishing against the raw limit of each database
-	@$(BIN)/python -m benchmarks.publish
+bench: $(READY) ## Measure RowMQ, its peers and the raw limit on servers of its own, in an hour or more
+	@$(BIN)/python -m benchmarks $(BENCH)
 
 bench-spark: $(READY) ## Measure Spark's reads and writes against its own JDBC, on PostgreSQL
 	@$(BIN)/python -m benchmarks.spark

@@ -63,6 +63,10 @@ class Database:
         """Empty every table of RowMQ's."""
         raise NotImplementedError
 
+    def can_be_written(self) -> bool:
+        """Whether nobody who stands still keeps all others from writing."""
+        return True
+
 
 class SQLiteDatabase(Database):
     name = dialect = "sqlite"
@@ -74,6 +78,15 @@ class SQLiteDatabase(Database):
     def execute(self, sql: str, params: Sequence[Any] = ()) -> Rows:
         with closing(sqlite3.connect(self.path, isolation_level=None, timeout=30)) as connection:
             return connection.execute(sql, params).fetchall()
+
+    def can_be_written(self) -> bool:
+        with closing(sqlite3.connect(self.path, isolation_level=None, timeout=0.2)) as connection:
+            try:
+                connection.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError:
+                return False
+            connection.execute("ROLLBACK")
+            return True
 
     def create(self) -> "SQLiteDatabase":
         return SQLiteDatabase(self.path.parent)

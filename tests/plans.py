@@ -202,7 +202,7 @@ def scans_of_mysql(database: Database, statements: list[Statement]) -> list[str]
             cursor.execute("EXPLAIN FORMAT=TRADITIONAL " + s.sql, list(s.params) or None)
             for row in cursor.fetchall():
                 table = str(row["table"] or "")
-                if table.startswith("<") or row["type"] is None:
+                if table.startswith("<") or table == "given" or row["type"] is None:
                     continue  # a list of parameters
                 if row["select_type"] == "INSERT":
                     continue  # the table that is written to

@@ -7,13 +7,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from rich.console import Console
 
 import rowmq
+from rowmq.cli.demo import Demo
 from rowmq.cli.main import app
 
 SECONDS = 90
@@ -157,6 +159,14 @@ def test_interrupted_it_leaves_nothing(tmp_path: Path, number: signal.Signals, c
         assert demo.end() == code, demo.text
         assert all(map(is_gone, demo.pids))
         assert list(demo.temporary.iterdir()) == []
+
+
+def test_an_interrupt_that_was_lost_is_not_forgotten(tmp_path: Path) -> None:
+    demo = Demo(Console(), tmp_path)
+    with suppress(KeyboardInterrupt):
+        demo.end_by(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        demo._until("nothing", lambda: False)
 
 
 def test_killed_its_workers_end_all_the_same(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """The documentation builds without a warning, is complete, and needs nothing from elsewhere."""
 
+import fcntl
 import os
 import re
 import subprocess
@@ -42,8 +43,21 @@ class Page(HTMLParser):
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The built site. Only the theme's notice about a future MkDocs is turned off."""
-    folder = tmp_path_factory.mktemp("site")
+    """The built site, which the processes of a run share: the first to need it builds it."""
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+    built, done = folder / "site", folder / "site.built"
+    with (folder / "site.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not done.exists():
+            build(built)
+            done.touch()
+    return built
+
+
+def build(folder: Path) -> None:
+    """Only the theme's notice about a future MkDocs is turned off."""
     done = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", folder],
         cwd=ROOT,
@@ -55,7 +69,6 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     assert done.returncode == 0, done.stderr
     assert "WARNING" not in done.stderr
-    return folder
 
 
 @pytest.fixture(scope="module")

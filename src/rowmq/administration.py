@@ -14,22 +14,21 @@ from typing import Any, TypeVar, overload
 from rowmq.drivers.base import Steps, take_steps, take_steps_async
 from rowmq.errors import InvalidOption, Locked
 from rowmq.message import DeadLetter, GroupInfo, LagInfo, WorkerInfo, new_id
-from rowmq.naming import check_group, check_id, check_key, check_topic
+from rowmq.naming import check_group, check_id, check_topic
 from rowmq.store.groups import STARTS
+from rowmq.store.keys import Offsets, Place, chosen_key, stored_key
 from rowmq.store.letters import BATCH
 from rowmq.store.retention import Collected, batches
 from rowmq.store.seeking import Target
 from rowmq.store.statement import Operation
 from rowmq.store.store import Store
-from rowmq.store.topics import KEYLESS, Span
+from rowmq.store.topics import Span
 from rowmq.times import to_micros
 
 __all__ = ["Administration", "AsyncAdministration"]
 
 log = logging.getLogger("rowmq")
 T = TypeVar("T")
-
-Offsets = Mapping[str | None, int]
 
 
 class Administration:
@@ -63,7 +62,7 @@ class Administration:
         return self._run(partial(self._store.groups.list_groups, check_topic(topic)))
 
     def lag(self, topic: str, group: str) -> list[LagInfo]:
-        """How far a group is behind, for each partition, by key. Raises `UnknownGroup`."""
+        """How far a group is behind, partition by partition. Raises `UnknownGroup`."""
         return self._run(partial(self._store.groups.lag, check_topic(topic), check_group(group)))
 
     def seek(
@@ -72,14 +71,15 @@ class Administration:
         group: str,
         *,
         to: str | datetime | Offsets,
-        key: str | None = None,
+        key: str | Place | None = None,
         connection: Any = None,
     ) -> int:
         """Move a group: to `earliest`, `latest`, the first message published at or after a time, or
-        to the offsets that it is to be delivered next, by key.
+        to the offsets that it is to be delivered next, by key or by `(key, shard)`.
 
-        With `key` only that partition. Subscribers may be running: what they have in flight becomes
-        void, and their settles raise `StaleLease`. Returns how many partitions were moved.
+        With `key` only that partition; `(None, 3)` is a shard of the messages without a key.
+        Subscribers may be running: what they have in flight becomes void, and their settles raise
+        `StaleLease`. Returns how many partitions were moved.
         """
         return self._run(seek_operation(self._store, topic, group, to, key), connection)
 
@@ -164,7 +164,7 @@ class AsyncAdministration:
         return await self._run(partial(self._store.groups.list_groups, check_topic(topic)))
 
     async def lag(self, topic: str, group: str) -> list[LagInfo]:
-        """How far a group is behind, for each partition, by key. Raises `UnknownGroup`."""
+        """How far a group is behind, partition by partition. Raises `UnknownGroup`."""
         return await self._run(
             partial(self._store.groups.lag, check_topic(topic), check_group(group))
         )
@@ -175,7 +175,7 @@ class AsyncAdministration:
         group: str,
         *,
         to: str | datetime | Offsets,
-        key: str | None = None,
+        key: str | Place | None = None,
         connection: Any = None,
     ) -> int:
         """Move a group: see `RowMQ.seek`."""
@@ -364,9 +364,9 @@ def create_operation(
 
 
 def seek_operation(
-    store: Store, topic: str, group: str, to: str | datetime | Offsets, key: str | None
+    store: Store, topic: str, group: str, to: str | datetime | Offsets, key: str | Place | None
 ) -> Callable[[], Operation[int]]:
-    stored = check_key(key)
+    stored = chosen_key(key)
     target = target_of(to)
     if target.offsets is not None and key is not None:
         raise InvalidOption("give offsets by key, as in to={key: offset}, or key=, but not both")
@@ -384,7 +384,7 @@ def target_of(to: str | datetime | Offsets) -> Target:
         for key, offset in to.items():
             if type(offset) is not int or not 1 <= offset < 2**62:
                 raise InvalidOption(f"an offset must be a whole number from 1 on, not {offset!r}")
-            offsets[KEYLESS if key is None else str(check_key(key))] = offset
+            offsets[stored_key(key)] = offset
         return Target(offsets=offsets)
     if isinstance(to, str) and to in STARTS:
         return Target(start=to)

@@ -37,7 +37,7 @@ from rowmq.store.statement import Operation
 from rowmq.subscriber.home import Home
 from rowmq.subscriber.subscribing import AsyncSubscribing, Subscribing
 from rowmq.times import Duration
-from rowmq.topics import AsyncTopics, Topics
+from rowmq.topics import AsyncTopics, OwnShard, Topics
 from rowmq.transaction import (
     AsyncTransaction,
     Guard,
@@ -164,6 +164,7 @@ class RowMQ(Topics, Queues, Subscribing, Administration, Examining):
             spare=spare_of(engine),
         )
         self.cron = Cron(self._desk, spare_of(engine, TEND_LOCK_SECONDS), notify=engine.notify)
+        self._shard = OwnShard()
         self._combiner = Combiner(
             self._publish, self._store.topics.lock_of, size_of=attrgetter("size"), repeatable=True
         )
@@ -269,6 +270,7 @@ class AsyncRowMQ(AsyncTopics, AsyncQueues, AsyncSubscribing, AsyncAdministration
             at_once=engine.driver.pool.size,
         )
         self.cron = AsyncCron(self._desk, spare_of(engine, TEND_LOCK_SECONDS), notify=engine.notify)
+        self._shard = OwnShard()
         self._combiner = AsyncCombiner(
             self._publish,
             self._store.topics.lock_of,

@@ -55,11 +55,11 @@ class Encoded(NamedTuple):
 def encode(payload: Any) -> Encoded:
     """The bytes of a payload. `PayloadNotSerializable` if it cannot come back as it was."""
     try:
-        if isinstance(payload, bytes | bytearray | memoryview):
+        if isinstance(payload, _BINARY):
             return Encoded(bytes(payload), Encoding.BYTES)
         if isinstance(payload, str):
             return Encoded(payload.encode(), Encoding.TEXT)
-        if is_pydantic_model(type(payload)):
+        if type(payload) not in _BUILTIN and is_pydantic_model(type(payload)):
             return Encoded(_encode_model(payload), Encoding.JSON)
         data = _encoder.encode(payload)
         # msgspec writes NaN and infinity as null: a null may be a number that would be lost.
@@ -138,6 +138,11 @@ def is_pydantic_model(type: Any) -> bool:
 
 
 _ENCODINGS = frozenset(int(encoding) for encoding in Encoding)
+
+_BINARY = (bytes, bytearray, memoryview)
+
+_BUILTIN = frozenset({dict, list, tuple, int, float, bool, type(None)})
+"""What most payloads are, and no model is."""
 
 
 def _name_of(wanted: Any) -> str:

@@ -46,9 +46,9 @@ class Call(Generic[I, R]):
         self.leads = False
         self.result: R | None = None
         self.error: BaseException | None = None
-        # A thread waits for a lock, a task for a future. Not for an Event, which is made of two
-        # locks and takes three times as long.
-        self.woken = threading.Lock()
+        # A thread waits for a lock, a task for a future; each is made by who waits. Not for an
+        # Event, which is made of two locks and takes three times as long.
+        self.woken: threading.Lock
         self.changed: asyncio.Future[None] | None = None
 
     def settle(self, result: R | None, error: BaseException | None = None) -> None:
@@ -123,16 +123,8 @@ class Combiner(Generic[I, R]):
     def submit(self, item: I) -> R:
         """Have one item worked on, perhaps together with others."""
         call: Call[I, R] = Call(item, self._size_of(item))
-        self._hand_over(self._lane_of(item), (call,))
+        self._hand_over(self._lane_of(item), call)
         return call.outcome()
-
-    def submit_many(self, items: Sequence[I]) -> list[R]:
-        """Hand over several items of one lane at once; raises the first error when all are done."""
-        if not items:
-            return []
-        calls: list[Call[I, R]] = [Call(item, self._size_of(item)) for item in items]
-        self._hand_over(lane_for(items, self._lane_of), calls)
-        return [call.outcome() for call in calls]
 
     def flush(self) -> None:
         """Wait until what was submitted before is done; meanwhile nobody lingers."""
@@ -154,34 +146,35 @@ class Combiner(Generic[I, R]):
                 if not self._flushes:
                     self._hurry.clear()
 
-    def _hand_over(self, name: Hashable, calls: Sequence[Call[I, R]]) -> None:
-        """Wait until one caller's calls are done, and work for the lane while it is to lead."""
-        for call in calls:
-            call.woken.acquire()
-        with self._lock:
-            lane = self._lanes.get(name)
-            if lane is None:
-                lane = self._lanes[name] = Lane()
-            lane.waiting.extend(calls)
-            leads = calls[0].leads = not lane.led
-            lane.led = True
+    def _hand_over(self, name: Hashable, call: Call[I, R]) -> None:
+        """Wait until a call is done, and work for the lane while its caller is to lead."""
+        call.woken = threading.Lock()
+        call.woken.acquire()
+        lane: Lane[I, R] | None = None
         try:
-            for call in calls:
-                if not leads:
-                    call.woken.acquire()  # until it is done, or its caller is to lead
-                    leads = call.leads
-                while not call.done:
-                    self._work_next(lane)
+            with self._lock:
+                lane = self._lanes.get(name)
+                if lane is None:
+                    lane = self._lanes[name] = Lane()
+                lane.waiting.append(call)
+                call.leads = not lane.led
+                lane.led = True
+            if not call.leads:
+                call.woken.acquire()  # until it is done, or its caller is to lead
+            while not call.done:
+                self._work_next(lane)
         finally:
-            self._leave(name, lane, calls)
+            if lane is not None:
+                self._leave(name, lane, call)
 
     def _work_next(self, lane: Lane[I, R]) -> None:
         if self._linger_seconds and len(lane.waiting) < self._calls_max:
             self._hurry.wait(self._linger_seconds)
-        with self._lock:
-            release(markers_reached(lane.waiting))
-            calls = take(lane.waiting, self._calls_max)
+        calls: list[Call[I, R]] = []
         try:
+            with self._lock:
+                release(markers_reached(lane.waiting))
+                calls = take(lane.waiting, self._calls_max)
             self._settle(calls)
         except BaseException:
             # This thread is interrupted: those it works for must not wait for ever.
@@ -196,11 +189,11 @@ class Combiner(Generic[I, R]):
         finally:
             release(calls)
 
-    def _leave(self, name: Hashable, lane: Lane[I, R], calls: Sequence[Call[I, R]]) -> None:
+    def _leave(self, name: Hashable, lane: Lane[I, R], call: Call[I, R]) -> None:
         """Go, whether done or interrupted; who leads hands over to the next one waiting."""
         with self._lock:
-            withdraw(lane.waiting, calls)
-            if not any_leads(calls):
+            withdraw(lane.waiting, call)
+            if not call.leads:
                 return
             # A flush never leads: it waits for one lane after the other, and would hold this one
             # up until all before it are done.
@@ -267,19 +260,15 @@ class AsyncCombiner(Generic[I, R]):
     async def submit(self, item: I) -> R:
         """Have one item worked on, perhaps together with others."""
         call: Call[I, R] = Call(item, self._size_of(item))
-        await self._hand_over(self._lane_of(item), (call,))
+        changed = call.changed = asyncio.get_running_loop().create_future()
+        waiting = self._lane(self._lane_of(item))
+        waiting.append(call)
+        try:
+            await changed
+        except BaseException:
+            withdraw(waiting, call)  # cancelled while waiting
+            raise
         return call.outcome()
-
-    async def submit_many(self, items: Sequence[I]) -> list[R]:
-        """Hand over several items of one lane at once; raises the first error when all are done.
-
-        If the caller is cancelled, those that still wait are given up.
-        """
-        if not items:
-            return []
-        calls: list[Call[I, R]] = [Call(item, self._size_of(item)) for item in items]
-        await self._hand_over(lane_for(items, self._lane_of), calls)
-        return [call.outcome() for call in calls]
 
     async def flush(self) -> None:
         """Wait until what was submitted before is done; meanwhile nobody lingers."""
@@ -307,19 +296,12 @@ class AsyncCombiner(Generic[I, R]):
         finally:
             self._flushes -= 1
 
-    async def _hand_over(self, name: Hashable, calls: Sequence[Call[I, R]]) -> None:
+    def _lane(self, name: Hashable) -> Waiting[I, R]:
+        """Those who wait for a lock; a task works for them from now on, if none does yet."""
         waiting = self._lanes.get(name)
-        if waiting is None:
-            waiting = self._open_lane(name)
-        waiting.extend(calls)
-        try:
-            await woken(calls)
-        except BaseException:
-            withdraw(waiting, calls)  # cancelled while waiting
-            raise
-
-    def _open_lane(self, name: Hashable) -> Waiting[I, R]:
-        waiting: Waiting[I, R] = deque()
+        if waiting is not None:
+            return waiting
+        waiting = deque()
         task = asyncio.create_task(self._serve(name, waiting), name="rowmq-combine")
         self._tasks.add(task)
         task.add_done_callback(partial(self._close_lane, name, waiting))
@@ -375,14 +357,6 @@ class AsyncCombiner(Generic[I, R]):
             deal_out(calls, answers)
 
 
-def lane_for(items: Sequence[I], lane_of: Callable[[I], Hashable]) -> Hashable:
-    """The one lane of all these items."""
-    name = lane_of(items[0])
-    if len(items) > 1:
-        assert all(lane_of(item) == name for item in items), "one lane"  # noqa: S101 - ours to keep
-    return name
-
-
 def take(waiting: Waiting[I, R], calls_max: int) -> list[Call[I, R]]:
     """The calls that go into the next transaction, oldest first, none of them behind a flush."""
     calls: list[Call[I, R]] = []
@@ -408,20 +382,11 @@ def markers_reached(waiting: Waiting[I, R]) -> list[Marker]:
     return markers
 
 
-def any_leads(calls: Sequence[Call[I, R]]) -> bool:
-    """Whether the caller of these leads its lane."""
-    for call in calls:  # noqa: SIM110 - there is mostly one, and `any` takes four times as long
-        if call.leads:
-            return True
-    return False
-
-
-def withdraw(waiting: Waiting[I, R], calls: Sequence[Call[I, R]]) -> None:
+def withdraw(waiting: Waiting[I, R], call: Call[I, R]) -> None:
     """Nobody is to work for what its caller has given up."""
-    if calls[-1].done:  # the last one is done last
+    if call.done:
         return
-    given_up = {call for call in calls if not call.done}
-    kept = [waiter for waiter in waiting if waiter not in given_up]
+    kept = [waiter for waiter in waiting if waiter is not call]
     waiting.clear()
     waiting.extend(kept)
 
@@ -432,13 +397,13 @@ def release(waiters: Iterable[Call[I, R] | Marker]) -> None:
         waiter.woken.release()
 
 
-async def woken(waiters: Sequence[Call[I, R] | Marker]) -> None:
+async def woken(markers: Sequence[Marker]) -> None:
     """Wait in a task, until all are woken."""
     loop = asyncio.get_running_loop()
-    for waiter in waiters:
-        waiter.changed = loop.create_future()
-    for waiter in waiters:
-        await cast("asyncio.Future[None]", waiter.changed)
+    for marker in markers:
+        marker.changed = loop.create_future()
+    for marker in markers:
+        await cast("asyncio.Future[None]", marker.changed)
 
 
 def wake(waiters: Iterable[Call[I, R] | Marker]) -> None:

@@ -29,11 +29,13 @@ __all__ = [
     "KIND_BYTES_MAX",
     "QUEUE_BYTES_MAX",
     "SCHEDULE_BYTES_MAX",
+    "SHARD_MARK",
     "TOPIC_BYTES_MAX",
     "check_group",
     "check_headers",
     "check_id",
     "check_identifier",
+    "check_job_key",
     "check_key",
     "check_kind",
     "check_queue",
@@ -49,6 +51,9 @@ SCHEDULE_BYTES_MAX = 200
 KEY_BYTES_MAX = 255
 ID_BYTES_MAX = 255
 HEADERS_BYTES_MAX = 64 * 1024
+
+SHARD_MARK = "\x01"
+"""What a stored key begins with that stands for no key: so none that is given may."""
 
 _IDENTIFIER = re.compile(r"[a-z_][a-z0-9_]{0,39}")
 
@@ -68,8 +73,18 @@ def check_kind(kind: str) -> str:
     return _check(kind, "a kind", KIND_BYTES_MAX, InvalidQueue)
 
 
-def check_key(key: str | None, *, what: str = "a key") -> str | None:
-    """The partition key, if it can be one. None is right: such a message needs no order."""
+def check_key(key: str | None) -> str | None:
+    """A message's key, if it can be one. None is right: such a message needs no order."""
+    if key is None:
+        return None
+    checked = _check(key, "a key", KEY_BYTES_MAX, InvalidKey, hint="; leave it out for none")
+    if checked[0] == SHARD_MARK:
+        raise InvalidKey("a key must not begin with the character U+0001, which stands for none")
+    return checked
+
+
+def check_job_key(key: str | None, *, what: str = "a key") -> str | None:
+    """A job's key or ordering key, if it can be one. None is right."""
     if key is None:
         return None
     return _check(key, what, KEY_BYTES_MAX, InvalidKey, hint="; leave it out for none")
@@ -97,7 +112,7 @@ def check_id(id: str) -> str:
 
 def check_headers(headers: Mapping[str, str] | None) -> dict[str, str]:
     """A plain dictionary of the headers; none is an empty one."""
-    if headers is None:
+    if headers is None or (type(headers) is dict and not headers):
         return {}
     if not isinstance(headers, Mapping):
         raise InvalidHeaders(f"headers must map str to str, not be a {type(headers).__name__}")
@@ -126,6 +141,9 @@ def check_identifier(name: str, *, what: str) -> str:
 
 
 def _check(value: str, what: str, bytes_max: int, error: type[InvalidName], hint: str = "") -> str:
+    # Nearly every name is plain ASCII and short: that much is seen at a glance.
+    if type(value) is str and 0 < len(value) <= bytes_max and value.isascii() and "\0" not in value:
+        return value
     size = len(_utf8(value, what, error))
     if size == 0:
         raise error(f"{what} must not be empty{hint}")

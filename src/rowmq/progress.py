@@ -67,11 +67,15 @@ class Stored(NamedTuple):
 
     def removed_since(self, before: "Stored") -> list[int]:
         """The first offsets of the rows that were there and are not any more."""
+        if not before.ranges:
+            return []
         mine = {kept.first for kept in self.ranges}
         return [gone.first for gone in before.ranges if gone.first not in mine]
 
     def changed_since(self, before: "Stored") -> list[Range]:
         """The rows that are new or different."""
+        if not self.ranges:
+            return []
         known = set(before.ranges)
         return [kept for kept in self.ranges if kept not in known]
 
@@ -150,7 +154,8 @@ class Progress:
 
     def deliver(self, first: int, last: int, *, until: int) -> None:
         """Count an attempt for offsets that are due, or follow those delivered so far."""
-        for known in self._pieces(first, last):
+        again = self._pieces(first, last) if first <= self.delivered else ()
+        for known in again:
             attempts = known.attempts + 1
             self.put(known._replace(state=State.DELIVERED, until=until, attempts=attempts))
         if last > self.delivered:
@@ -244,6 +249,16 @@ class Progress:
 
     def put(self, new: Range) -> None:
         """Put a range in the place of whatever covers its offsets."""
+        ranges = self.ranges
+        if not ranges or ranges[-1].last < new.first:  # as most that are delivered
+            self.ranges[-1:] = merged([*ranges[-1:], new])
+        elif new.first <= ranges[0].first and ranges[-1].last <= new.last:  # as most acks
+            self.ranges = [new]
+        else:
+            self._put_between(new)
+        self._advance()
+
+    def _put_between(self, new: Range) -> None:
         place = bisect_right(self.ranges, new.first, key=lambda known: known.first) - 1
         place = max(place, 0)
         if self.ranges and self.ranges[place].last < new.first:
@@ -263,7 +278,6 @@ class Progress:
         start, stop = max(0, place - 1), min(len(self.ranges), end + 1)
         around = [*self.ranges[start:place], *pieces, *self.ranges[end:stop]]
         self.ranges[start:stop] = merged(around)
-        self._advance()
 
     def tidy(self) -> None:
         """Merge equal neighbours, and raise the watermark."""

@@ -20,6 +20,9 @@ SECONDS_MAX = 100 * 365.25 * 86400
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
+_EXACT_MAX = 2**52
+"""Up to here, in the year 2112, a float of seconds tells microseconds apart."""
+
 
 def to_micros(moment: datetime) -> int:
     """Microseconds since 1970, exactly. A naive datetime is an error: it names no moment."""
@@ -35,6 +38,8 @@ def to_micros(moment: datetime) -> int:
 
 def from_micros(micros: int) -> datetime:
     """The aware datetime, in UTC, of microseconds since 1970."""
+    if 0 <= micros < _EXACT_MAX:  # twice as fast, and every message has one
+        return datetime.fromtimestamp(micros / 1_000_000, UTC)
     return _EPOCH + timedelta(microseconds=micros)
 
 

@@ -5,6 +5,7 @@ here, once, and run by the client. Consuming is in `subscriber`.
 """
 
 import builtins
+import secrets
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from functools import partial
@@ -12,21 +13,39 @@ from typing import Any, TypeVar, overload
 
 from rowmq.combining import AsyncCombiner, Combiner
 from rowmq.drivers.base import AsyncDriver
+from rowmq.drivers.forking import after_fork
 from rowmq.drivers.watching import Notifier
 from rowmq.errors import InvalidInput, InvalidOption
-from rowmq.message import Message, PartitionInfo, PublishResult, TopicInfo
-from rowmq.naming import check_key, check_topic
+from rowmq.message import Message, PartitionInfo, PublishResult, TopicInfo, new_id, new_ids
+from rowmq.naming import check_topic
+from rowmq.store.entries import Entry, entry_of
+from rowmq.store.keys import KEYLESS, SHARD_KEYS, Offsets, Place, chosen_key, stored_key
 from rowmq.store.statement import Operation
 from rowmq.store.store import Store
-from rowmq.store.topics import KEYLESS, Entry, check_limit, check_retention, prepare
+from rowmq.store.topics import check_limit, check_retention
 from rowmq.times import Duration, to_micros
 
-__all__ = ["AsyncTopics", "Topics"]
+__all__ = ["AsyncTopics", "OwnShard", "Topics"]
 
 T = TypeVar("T")
 
-Offsets = Mapping[str | None, int]
-"""An offset for each key; None stands for messages without one."""
+
+class OwnShard:
+    """Where a client's messages go that have neither a key nor an id.
+
+    It is drawn once, so that they stay in one partition and share commits; and by every process
+    anew, so that few of them wait for each other.
+    """
+
+    key: str
+
+    def __init__(self) -> None:
+        self.reset()
+        after_fork(self)
+
+    def reset(self) -> None:
+        """Draw a shard: at the start, and in a forked child."""
+        self.key = secrets.choice(SHARD_KEYS)
 
 
 class Topics:
@@ -35,6 +54,7 @@ class Topics:
     _store: Store
     _notifier: Notifier
     _combiner: Combiner[Entry, PublishResult]
+    _shard: OwnShard
 
     def _run(self, make: Callable[[], Operation[T]], connection: Any = None) -> T:
         raise NotImplementedError
@@ -51,11 +71,12 @@ class Topics:
     ) -> PublishResult:
         """Append a message to a topic. It is durable when this returns.
 
-        Messages with the same `key` keep their order. A second message with the same key and `id`
-        adds nothing and is answered with `duplicate=True`. With `connection=`, the message is part
-        of the caller's own transaction and there only if that commits. Raises `InvalidInput`.
+        Messages with the same `key` keep their order; without one they have none. A second message
+        with the same key and `id` adds nothing and is answered with `duplicate=True`. With
+        `connection=`, the message is part of the caller's own transaction and there only if that
+        commits. Raises `InvalidInput`.
         """
-        entry = prepare_one(topic, payload, key=key, id=id, headers=headers)
+        entry = prepare_one(self._shard, topic, payload, key=key, id=id, headers=headers)
         if connection is None:
             return self._combiner.submit(entry)
         return self._publish([entry], connection)[0]
@@ -64,14 +85,14 @@ class Topics:
         self, topic: str, messages: Iterable[Message[Any]], *, connection: Any = None
     ) -> list[PublishResult]:
         """Append messages to a topic in one transaction: all of them, or none and an error."""
-        return self._publish(prepare_many(topic, messages), connection)
+        return self._publish(prepare_many(self._shard, topic, messages), connection)
 
     @overload
     def read(
         self,
         topic: str,
         *,
-        key: str | None = None,
+        key: str | Place | None = None,
         from_offset: int | Offsets = 1,
         since: datetime | None = None,
         limit: int = 100,
@@ -83,7 +104,7 @@ class Topics:
         self,
         topic: str,
         *,
-        key: str | None = None,
+        key: str | Place | None = None,
         from_offset: int | Offsets = 1,
         since: datetime | None = None,
         limit: int = 100,
@@ -94,17 +115,18 @@ class Topics:
         self,
         topic: str,
         *,
-        key: str | None = None,
+        key: str | Place | None = None,
         from_offset: int | Offsets = 1,
         since: datetime | None = None,
         limit: int = 100,
         type: Any = None,
     ) -> list[Message[Any]]:
-        """Look at messages without consuming them, in order of key and offset.
+        """Look at messages without consuming them, in order of key, shard and offset.
 
-        With `key` one partition, without it all; from an offset on, or from one for each key
-        (others from their first), or those published since a time; at most `limit` in all;
-        payloads as `type`, if one is given. Raises `PayloadMismatch` if one does not parse.
+        With `key` one partition, as in `"customer-42"` or, without a key, `(None, 3)` for a shard;
+        without it all. From an offset on, or from one for each key, or for each `(key, shard)`
+        (others from their first), or those published since a time; at most `limit` in all; payloads
+        as `type`, if one is given. Raises `PayloadMismatch` if one does not parse.
         """
         return self._run(
             read_operation(
@@ -123,8 +145,8 @@ class Topics:
         return self._run(self._store.topics.list_topics)
 
     def partitions(self, topic: str) -> list[PartitionInfo]:
-        """The keys of a topic and the offsets that each holds, by key; none if there is no such
-        topic.
+        """The keys of a topic, and the shards of messages without one, with the offsets that each
+        holds, in order; none if there is no such topic.
         """
         return self._run(partial(self._store.topics.list_partitions, check_topic(topic)))
 
@@ -162,6 +184,7 @@ class AsyncTopics:
     _store: Store
     _notifier: Notifier
     _combiner: AsyncCombiner[Entry, PublishResult]
+    _shard: OwnShard
 
     async def _run(self, make: Callable[[], Operation[T]], connection: Any = None) -> T:
         raise NotImplementedError
@@ -177,7 +200,7 @@ class AsyncTopics:
         connection: Any = None,
     ) -> PublishResult:
         """Append a message to a topic: see `RowMQ.publish`."""
-        entry = prepare_one(topic, payload, key=key, id=id, headers=headers)
+        entry = prepare_one(self._shard, topic, payload, key=key, id=id, headers=headers)
         if connection is None:
             self._driver.check_loop()
             return await self._combiner.submit(entry)
@@ -187,14 +210,14 @@ class AsyncTopics:
         self, topic: str, messages: Iterable[Message[Any]], *, connection: Any = None
     ) -> list[PublishResult]:
         """Append messages to a topic in one transaction: see `RowMQ.publish_many`."""
-        return await self._publish(prepare_many(topic, messages), connection)
+        return await self._publish(prepare_many(self._shard, topic, messages), connection)
 
     @overload
     async def read(
         self,
         topic: str,
         *,
-        key: str | None = None,
+        key: str | Place | None = None,
         from_offset: int | Offsets = 1,
         since: datetime | None = None,
         limit: int = 100,
@@ -206,7 +229,7 @@ class AsyncTopics:
         self,
         topic: str,
         *,
-        key: str | None = None,
+        key: str | Place | None = None,
         from_offset: int | Offsets = 1,
         since: datetime | None = None,
         limit: int = 100,
@@ -217,7 +240,7 @@ class AsyncTopics:
         self,
         topic: str,
         *,
-        key: str | None = None,
+        key: str | Place | None = None,
         from_offset: int | Offsets = 1,
         since: datetime | None = None,
         limit: int = 100,
@@ -271,6 +294,7 @@ class AsyncTopics:
 
 
 def prepare_one(
+    shard: OwnShard,
     topic: str,
     payload: Any,
     *,
@@ -284,27 +308,33 @@ def prepare_one(
             "a Message was given as the payload: use publish_many(topic, [message]), or give "
             "message.payload with its key=, id= and headers="
         )
-    given = {} if headers is None else headers
-    return prepare(topic, Message(payload=payload, key=key, id=id, headers=given))
+    made = new_id() if id is None else id
+    return entry_of(check_topic(topic), payload, key, headers, made, id is not None, shard.key)
 
 
-def prepare_many(topic: str, messages: Iterable[Message[Any]]) -> list[Entry]:
+def prepare_many(shard: OwnShard, topic: str, messages: Iterable[Message[Any]]) -> list[Entry]:
     """The entries of many messages; the error of a bad one says which it is."""
-    check_topic(topic)
+    topic = check_topic(topic)
     if isinstance(messages, Message | Mapping | str | bytes) or not isinstance(messages, Iterable):
         raise InvalidInput(
             f"publish_many takes a list of rowmq.Message(payload=...), not a "
             f"{type(messages).__name__}"
         )
-    entries = []
-    for place, message in enumerate(messages):
+    given = list(messages)
+    for place, message in enumerate(given):
         if not isinstance(message, Message):
             raise InvalidInput(
                 f"item {place} is a {type(message).__name__}: wrap each payload, as in "
                 f"rowmq.Message(payload=...)"
             )
+    spare = iter(new_ids(sum(message.id is None for message in given)))
+    entries, own = [], shard.key
+    for place, message in enumerate(given):
         try:
-            entries.append(prepare(topic, message))
+            given_id = message.id
+            id = next(spare) if given_id is None else given_id
+            parts = (message.payload, message.key, message.headers)
+            entries.append(entry_of(topic, *parts, id, given_id is not None, own))
         except InvalidInput as error:
             raise type(error)(f"message {place}: {error}") from error
     return entries
@@ -341,7 +371,7 @@ def read_operation(
     read: Callable[..., Operation[list[Message[Any]]]],
     topic: str,
     *,
-    key: str | None,
+    key: str | Place | None,
     from_offset: int | Offsets,
     since: datetime | None,
     limit: int,
@@ -351,7 +381,7 @@ def read_operation(
     return partial(
         read,
         check_topic(topic),
-        key=check_key(key),
+        key=chosen_key(key),
         from_offset=check_from(from_offset),
         since=None if since is None else to_micros(since),
         limit=check_number("limit", limit),
@@ -363,10 +393,10 @@ def check_from(offset: int | Offsets) -> int | dict[str, int]:
     """Where to read from: for all partitions, or for each, by its stored key."""
     if not isinstance(offset, Mapping):
         return check_number("from_offset", offset)
-    return {
-        KEYLESS if key is None else str(check_key(key)): check_number("from_offset", number)
-        for key, number in offset.items()
-    }
+    found = {stored_key(key): check_number("from_offset", n) for key, n in offset.items()}
+    if KEYLESS in found:
+        return dict.fromkeys(SHARD_KEYS, found.pop(KEYLESS)) | found
+    return found
 
 
 def check_number(name: str, value: int) -> int:

@@ -201,7 +201,18 @@ async def test_a_message_of_16_megabytes_is_delivered_and_can_be_given_up(mq: An
     assert letter.message.payload == payload
 
 
-NAMES = ["100%_a", "100%_A", 'it\'s "quoted"', "a b ", "a b", "😀 back\\slash", "`; DROP --"]
+NAMES = [
+    "100%_a",
+    "100%_A",
+    'it\'s "quoted"',
+    "a b ",
+    "a b",
+    "😀 back\\slash",
+    "`; DROP --",
+    "NULL",
+    "{a,b}",
+    '\\"',
+]
 
 
 async def test_names_are_taken_as_they_are(mq: Any) -> None:
@@ -336,6 +347,47 @@ async def test_busy_partitions_take_turns(mq: Any) -> None:
         await eventually(lambda: len(sub.owned) == 5)
         deliveries = [d for _ in range(20) for d in await sub.poll(max=1)]
         assert Counter(d.message.key for d in deliveries) == dict.fromkeys("abcde", 4)
+
+
+async def test_a_large_poll_takes_more_of_fewer_keys_and_the_next_one_goes_on_from_there(
+    mq: Any,
+) -> None:
+    """Each key that is taken from costs a write: one message each of very many would be slow."""
+    keys = [f"k{number:03}" for number in range(250)]
+    await mq.publish_many("t", [Message(payload=n, key=key) for key in keys for n in range(4)])
+    async with subscribe(mq, max_in_flight=2_000) as sub:
+        await eventually(lambda: len(sub.owned) == len(keys))
+        rounds = [Counter(d.message.key for d in await sub.poll(500)) for _ in range(2)]
+    assert [set(taken.values()) for taken in rounds] == [{4}, {4}]
+    assert rounds[0].keys().isdisjoint(rounds[1])
+    assert rounds[0].keys() | rounds[1].keys() == set(keys)
+
+
+async def test_every_key_has_its_turn_however_odd_the_bounds_are(mq: Any) -> None:
+    keys = [f"k{number:03}" for number in range(400)]
+    await mq.publish_many("t", [Message(payload=n, key=key) for key in keys for n in range(3)])
+    seen: set[str] = set()
+    async with subscribe(mq, max_in_flight=101) as sub:
+        await eventually(lambda: len(sub.owned) == len(keys))
+        for _ in range(5):
+            deliveries = await sub.poll(400)
+            seen |= {d.message.key for d in deliveries}
+            await sub.ack(deliveries)
+    assert len(seen) == len(keys)
+
+
+async def test_keys_take_turns_also_where_bytes_are_the_bound(mq: Any) -> None:
+    payload = "x" * 100
+    messages = [Message(payload=payload, key=key) for key in "abc" for _ in range(4)]
+    await mq.publish_many("t", messages)
+    turns = []
+    async with subscribe(mq, max_bytes=150) as sub:
+        await eventually(lambda: len(sub.owned) == 3)
+        for _ in range(12):
+            (d,) = await sub.poll(9)
+            turns.append(d.message.key)
+            await d.ack()
+    assert [set(turns[n : n + 3]) for n in range(0, 12, 3)] == [{"a", "b", "c"}] * 4
 
 
 async def test_no_more_is_in_flight_than_may_be(mq: Any) -> None:

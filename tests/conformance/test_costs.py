@@ -107,31 +107,33 @@ async def test_a_poll_over_a_thousand_idle_partitions_is_one_statement(mq: Any) 
 
 
 @on_postgres
-@pytest.mark.parametrize("partitions", [1, 500])
-async def test_a_busy_poll_is_one_statement_on_postgres(mq: Any, partitions: int) -> None:
-    await publish(mq, partitions=partitions, each=2_000 // partitions)
+@pytest.mark.parametrize(("partitions", "each", "polled"), [(1, 2_000, 1), (2_000, 1, 500)])
+async def test_a_busy_poll_is_one_statement_on_postgres(
+    mq: Any, partitions: int, each: int, polled: int
+) -> None:
+    await publish(mq, partitions=partitions, each=each)
     async with mq.subscribe("orders", group="billing", **QUIET) as sub:
         await sub.ack(await sub.poll(max=500, timeout=0))
         for _ in range(2):
             with statements(mq) as seen:
                 deliveries = await sub.poll(max=500, timeout=0)
             assert len(deliveries) == 500
-            assert len({d.message.key for d in deliveries}) == partitions
+            assert len({d.message.key for d in deliveries}) == polled
             assert names(seen) == ["leases.advance"]
 
 
 @on_mysql
-@pytest.mark.parametrize("partitions", [1, 200])
+@pytest.mark.parametrize(("partitions", "each", "polled"), [(1, 600, 1), (600, 1, 200)])
 async def test_the_statements_of_a_poll_do_not_grow_with_the_partitions(
-    mq: Any, partitions: int
+    mq: Any, partitions: int, each: int, polled: int
 ) -> None:
-    await publish(mq, partitions=partitions, each=600 // partitions)
+    await publish(mq, partitions=partitions, each=each)
     async with mq.subscribe("orders", group="billing", **QUIET) as sub:
         for _ in range(3):
             with statements(mq) as seen:
                 deliveries = await sub.poll(max=200, timeout=0)
             assert len(deliveries) == 200
-            assert len({d.message.key for d in deliveries}) == partitions
+            assert len({d.message.key for d in deliveries}) == polled
             # It need not look again if it has just done so.
             looked = names(seen).count("leases.find")
             assert looked <= 1
@@ -203,3 +205,23 @@ async def test_new_partitions_are_found_by_one_look_at_the_places(
         (places,) = [row for row in plans[0] if row[2] == "o"]
         assert "ref" in places
         assert not [row for row in plans[0] if "DEPENDENT" in str(row[1])]
+
+
+# --- plans, which PostgreSQL makes anew for every call unless one for all looks as cheap ---------
+
+
+@on_postgres
+@pytest.mark.parametrize("batch", [1, 200])
+async def test_publishing_and_putting_are_not_planned_every_time(
+    connect: Connect, database: Database, batch: int
+) -> None:
+    mq = await connect(database.url, pool_size=1, notify=False)
+    queue = mq.queue("emails")
+    for _ in range(20):
+        await mq.publish_many("orders", [Message(payload=b"x" * 200, key="k")] * batch)
+        await queue.put_many([b"x" * 200] * batch)
+    async with mq.transaction() as tx:
+        kept = await tx.execute("SELECT statement, generic_plans FROM pg_prepared_statements")
+    plans = [generic for sql, generic in kept if "appended AS (" in sql or "made_ready AS (" in sql]
+    assert len(plans) == 2
+    assert min(plans) >= 5

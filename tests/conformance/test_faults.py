@@ -89,13 +89,13 @@ async def test_a_server_that_stays_away_is_reported(connect: Connect) -> None:
         with kind() as server:
             mq = await connect(server.url, retry_for=0.5)
             await mq.migrate()
-            await mq.publish("t", 1)
+            await mq.publish("t", 1, key="k")
             server.kill()
             with pytest.raises((errors.DatabaseUnreachable, errors.ConnectionLost)):
-                await mq.publish("t", 2)
+                await mq.publish("t", 2, key="k")
             server.restart()
             mq._driver.retry_for = 30
-            assert (await mq.publish("t", 3, id="back")).offset == 2
+            assert (await mq.publish("t", 3, key="k", id="back")).offset == 2
 
 
 # --- connections that break ---------------------------------------------------------------------
@@ -392,7 +392,7 @@ async def test_cancelled_calls_give_their_connection_back(
                 await asyncio.sleep(0)
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
-    await mq.publish("t", "after all", id="after")
+    await mq.publish("t", "after all")
     offsets = [m.offset for m in await mq.read("t", limit=1000)]
     assert offsets == list(range(1, len(offsets) + 1))
     assert len(offsets) < 15

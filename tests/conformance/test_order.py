@@ -11,10 +11,10 @@ import pytest
 
 import rowmq
 from rowmq import Message
+from rowmq.store.entries import Entry, results
 from rowmq.store.postgres import PostgresStaging, PostgresTopics
 from rowmq.store.statement import Operation, Statement
 from rowmq.store.store import store_of
-from rowmq.store.topics import Entry, results
 from tests.choices import on_servers
 from tests.conftest import Connect
 from tests.databases import Database, Databases

@@ -322,6 +322,28 @@ async def test_concurrent_publishes_keep_their_own_results_and_errors(mq: Any) -
     }
 
 
+@pytest.mark.parametrize("keys", [[None], ["a", "b", "c"]], ids=["one key", "keys"])
+async def test_every_message_of_a_batch_keeps_what_is_its_own(
+    mq: Any, keys: list[str | None]
+) -> None:
+    payloads = [b"bytes", "text", {"n": 1}, b"", "x" * 500, None, 7]
+    messages = [
+        rowmq.Message(
+            payload=payload,
+            key=keys[n * n % len(keys)],
+            headers={"n": str(n)} if n % 3 == 1 else {},
+        )
+        for n, payload in enumerate(payloads)
+    ]
+    for batch in (messages, messages[::-1], messages[:1], messages[1:2]):
+        answers = await mq.publish_many("mixed", batch)
+        stored = {(m.key, m.offset): m for m in await mq.read("mixed", limit=500)}
+        for message, answer in zip(batch, answers, strict=True):
+            found = stored[answer.key, answer.offset]
+            assert (found.id, found.key) == (answer.id, message.key)
+            assert (found.payload, found.headers) == (message.payload, message.headers)
+
+
 async def test_concurrent_publishes_share_transactions(mq: Any) -> None:
     seen: list[str] = []
     driver = (mq if isinstance(mq, rowmq.AsyncRowMQ) else mq.target)._driver

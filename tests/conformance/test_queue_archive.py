@@ -1,5 +1,6 @@
 """The archive of a queue: what was completed, what failed and why, retried, and pruned."""
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any
@@ -251,6 +252,7 @@ async def test_a_retried_job_goes_back_into_its_line(mq: Any) -> None:
     q = mq.queue("q")
     (id,) = await finish(q, "failed", error="no", ordering_key="line")
     await q.put("next", ordering_key="line")
+    await asyncio.sleep(0.01)  # SQLite's clock counts milliseconds
     assert await q.retry([id]) == 1
     jobs = await q.try_poll_many(9)
     assert payloads(jobs) == ["next"]  # one of a line at a time

@@ -11,8 +11,9 @@ import psycopg
 import pymysql
 import pytest
 
-from rowmq import DeliveryType, NoRetry, ScheduledMessage, errors
-from rowmq.queue import claiming, core
+from rowmq import DeliveryType, NoRetry, ScheduledMessage, errors, pacing
+from rowmq.drivers.base import take_steps_async
+from rowmq.queue import claiming
 from rowmq.store.statement import Statement
 from rowmq.times import to_micros
 from tests.choices import async_only, on_mysql, on_servers, on_sqlite
@@ -170,7 +171,7 @@ async def test_a_job_of_a_higher_priority_overtakes_a_busy_claimer(mq: Any) -> N
 
 def look_often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have claimers that are busy look around more often than they do."""
-    assert claiming.LOOK_SECONDS <= claiming.LOOK_SECONDS_MAX <= 1.5
+    assert claiming.LOOK_SECONDS <= claiming.LOOK_SECONDS_MAX <= 1.0
     monkeypatch.setattr(claiming, "LOOK_SECONDS", 0.05)
 
 
@@ -481,7 +482,7 @@ async def test_a_delayed_job_comes_when_it_is_due_by_the_databases_clock(
 
 def never_look_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have a poll that finds nothing wait for long: only what wakes it lets it look again."""
-    monkeypatch.setattr(core, "PAUSE_SECONDS_FIRST", 30.0)
+    monkeypatch.setattr(pacing, "FIRST_SECONDS", 30.0)
 
 
 async def asleep(client: Any, poll: Any, looks: list[Statement], *, least: int) -> None:
@@ -516,6 +517,80 @@ async def test_a_put_of_another_client_wakes_who_waits(
             await tx.queue("q").put(1)
     assert (await polling).payload == 1
     assert time.monotonic() - began < 2
+
+
+async def test_who_waits_looks_for_what_is_new_and_now_and_then_at_all_there_is(
+    connect: Connect, database: Database
+) -> None:
+    mq = await connect(database.url, notify=False)
+    other = (await connect(database.url)).queue("q")
+    await other.put("old", at=past(60))
+    job = await other.try_poll()
+    with statements(mq) as looks:
+        polling = asyncio.create_task(mq.queue("q", poll_interval=0.02).poll(timeout=60))
+        await eventually(lambda: len({look.params[0] > 0 for look in looks}) == 2)
+        await job.release()
+        assert (await polling).payload == "old"
+    assert await other.try_poll() is None
+
+
+async def patiently(q: Any) -> list[Any]:
+    return payloads(await take_steps_async(q._core.claim(9, patient=True)))
+
+
+@on_servers  # elsewhere a transaction keeps others from claiming
+@async_only  # what is asked of the database is the same
+async def test_who_waits_finds_what_a_transaction_lets_go_when_it_is_committed(mq: Any) -> None:
+    q = mq.queue("q")
+    for payload in (1, 2):
+        await q.put(payload, ordering_key="line", at=past(60))
+    job = await q.try_poll()
+    async with mq.transaction() as tx:
+        await job.ack(connection=tx)
+        assert await patiently(q) == []
+        assert await patiently(q) == []
+    assert await patiently(q) == [2]
+
+
+@on_servers
+@async_only
+async def test_a_hold_that_finds_nothing_hides_nothing(
+    connect: Connect, database: Database
+) -> None:
+    q, other = [(await connect(database.url)).queue("q") for _ in range(2)]
+    await q.put(1)
+    assert (await q.try_poll()).payload == 1
+    async with q.hold() as job:
+        assert job is None
+    await other.put(2)
+    assert (await q.try_poll()).payload == 2
+
+
+@async_only
+async def test_who_waits_finds_what_others_gave_back(connect: Connect, database: Database) -> None:
+    q, other = [(await connect(database.url)).queue("q") for _ in range(2)]
+    await other.put(1, at=past(60))
+    await other.try_poll(lock_timeout=0.3)
+    await patiently(q)
+    assert await patiently(q) == []
+    await asyncio.sleep(0.4)
+    job = await other.try_poll()  # it gives the job back first
+    await job.release()
+    assert await patiently(q) == [1]
+
+
+async def test_who_does_not_wait_looks_at_all_there_is(
+    connect: Connect, database: Database
+) -> None:
+    q, other = [(await connect(database.url)).queue("q") for _ in range(2)]
+    await other.put("old", at=past(60))
+    for _ in range(3):
+        job = await other.try_poll()
+        assert await q.poll(timeout=0.1) is None
+        await job.release()
+        mine = await q.try_poll()
+        assert mine.payload == "old"
+        await mine.release()
 
 
 @on_mysql

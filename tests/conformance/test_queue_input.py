@@ -407,6 +407,7 @@ BAD_SETTINGS: list[dict[str, Any]] = [
     *({"failed_retention": value} for value in (0, -1, "1", True, math.nan, 1e300)),
     *({"keep_completed": value} for value in (0, 1, "yes")),
     *({"keep_failed": value} for value in (0, 1, "yes")),
+    *({"durability": value} for value in ("", "off", "FULL", b"full", 0, True)),
 ]
 
 

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from itertools import count as counting
 from itertools import product
 from typing import Any
 
@@ -752,7 +753,9 @@ class Traffic:
         self.settled: Counter[str] = Counter()
 
     async def produce(self, q: Any, chance: random.Random) -> None:
-        for turn in range(10):
+        for turn in counting():
+            if turn >= 10 and self.settled["ack"]:
+                break
             key = f"k{chance.randrange(10)}"
             if turn % 3 == 0:
                 batch = [ScheduledMessage(f"k{chance.randrange(10)}", turn) for _ in range(4)]

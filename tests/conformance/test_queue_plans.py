@@ -274,7 +274,8 @@ def test_a_claim_locks_only_the_rows_that_it_takes(
         free = set(ask(other, f"{in_order} LIMIT 5000 FOR UPDATE SKIP LOCKED", lane))
         assert [row for row in before if row not in free] == before[:100]
         if isinstance(subject, MySQLDatabase):
-            assert ask(claiming, ROWS_LOCKED)[0][0] <= 101  # the last one is where it stopped
+            # Each with its job; the last one is where it stopped.
+            assert ask(claiming, ROWS_LOCKED)[0][0] <= 2 * 100 + 1
 
 
 ROWS_LOCKED = """
@@ -392,7 +393,7 @@ def test_what_comes_before_the_cursor_is_claimed_within_two_seconds(database: Da
         queue, elsewhere = mq.queue("q"), others.queue("q")
         elsewhere.put("put back", at=datetime.now(UTC) - timedelta(minutes=2))
         put_back = elsewhere.try_poll()
-        elsewhere.put_many(["later"] * 20_000, at=datetime.now(UTC) - timedelta(minutes=1))
+        elsewhere.put_many(["later"] * 50_000, at=datetime.now(UTC) - timedelta(minutes=1))
         assert busy_until(queue, "nothing", seconds=0.3) is None  # the cursor is past the head
         elsewhere.put("earlier", at=datetime.now(UTC) - timedelta(hours=1))
         assert busy_until(queue, "earlier", seconds=2.0) is not None

@@ -319,6 +319,28 @@ async def test_concurrent_puts_are_all_there_once(connect: Connect, database: Da
     assert sizes(database) == (16 * 15, 0)
 
 
+async def test_puts_that_share_a_transaction_keep_what_is_their_own(mq: Any) -> None:
+    queue = mq.queue("emails")
+    hows: list[dict[str, Any]] = [
+        {},
+        {"headers": {"a": "b"}},
+        {"priority": 3},
+        {"at": PAST},
+        {"delay": 600},
+        {"at": FUTURE, "headers": {"c": "d"}, "priority": -3},
+    ]
+    payloads = [b"bytes", "text", {"n": 1}, None, b"", 7]
+    calls = [(payload, how) for payload in payloads for how in hows]
+    await queue.put(0)  # makes its lane
+    jobs = await asyncio.gather(*(queue.put(payload, **how) for payload, how in calls))
+    stored = {job.id: job for job in await queue.live(limit=100)}
+    for job, (payload, how) in zip(jobs, calls, strict=True):
+        found = stored[job.id]
+        assert (found.payload, found.headers) == (payload, how.get("headers", {}))
+        assert (found.priority, found.due_at) == (how.get("priority", 0), job.due_at)
+        assert "at" not in how or job.due_at == how["at"]
+
+
 async def test_a_put_that_is_refused_takes_no_other_with_it(mq: Any, database: Database) -> None:
     """Concurrent puts share a transaction, and still each has its own outcome."""
     q = mq.queue("q")

@@ -345,7 +345,7 @@ async def test_weakness_15_a_claim_locks_what_it_takes_and_no_finished_row(
     }
 
     def look(statement: Statement) -> None:
-        if statement.name in ("claims.fetch", "settles.unlock"):
+        if statement.name in ("claims.lock", "settles.unlock"):
             rows = database.execute(
                 "SELECT trx_rows_locked FROM information_schema.innodb_trx "
                 f"WHERE trx_mysql_thread_id IN ({sessions[database.name]} = DATABASE()) "

@@ -907,3 +907,21 @@ async def test_times_of_a_job_are_the_databases(mq: Any) -> None:
     (kept,) = await eventually(q.archive)
     assert began < kept.created_at < put.due_at <= kept.finished_at
     assert kept.finished_at < datetime.now(UTC) + timedelta(seconds=1)
+
+
+async def test_of_jobs_that_are_not_kept_only_those_are_deleted_that_are_done(
+    mq: Any, database: Database
+) -> None:
+    """Also where their numbers follow each other, or just do not."""
+    q = mq.queue("q")
+    await q.configure(keep_completed=False)
+    await q.put_many(range(60))
+    jobs = await q.try_poll_many(50)
+    await q.ack([job for job in jobs if job.payload not in {0, 7, 8, 20, 49}])
+    await q.ack([jobs[7]])
+    left = sorted(id for (id,) in database.execute("SELECT id FROM rowmq_jobs"))
+    unclaimed = range(jobs[-1].id + 1, jobs[-1].id + 11)
+    assert left == [jobs[place].id for place in (0, 8, 20, 49)] + [*unclaimed]
+    await q.ack([jobs[place] for place in (0, 8, 20, 49)])
+    await q.ack([job for job in await q.try_poll_many(20) if job.payload % 2])
+    assert await q.counts() == await q.counts() | {"pending": 0, "processing": 5}

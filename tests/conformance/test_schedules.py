@@ -433,7 +433,7 @@ def spoil(mq: Any, name: str) -> tuple[list[Any], Callable[[Statement], None]]:
     return left, fail
 
 
-@pytest.mark.parametrize("target", [{"queue": "q"}, {"topic": "t"}])
+@pytest.mark.parametrize("target", [{"queue": "q"}, {"topic": "t", "key": "k"}])
 @async_only
 async def test_a_crash_between_any_two_statements_makes_no_half_of_a_tick(
     mq: Any, clock: Clock, database: Database, target: dict[str, str]

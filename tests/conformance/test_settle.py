@@ -84,6 +84,24 @@ async def test_only_one_of_several_settles_at_the_same_time_counts(mq: Any) -> N
         assert await acked(mq) == 20
 
 
+@pytest.mark.parametrize("way", WAYS)
+async def test_what_is_extended_can_be_settled_at_the_same_time(mq: Any, way: str) -> None:
+    """A heartbeat beside a handler is no settle, and neither are two of them."""
+    await publish(mq, 20)
+    async with subscribe(mq) as sub:
+        for d in await take(sub, 20):
+            acts = [d.extend(60), WAYS[way](d), d.extend(60)]
+            extended, settled, later = await asyncio.gather(*acts, return_exceptions=True)
+            assert (extended, settled) == (None, None)
+            assert later is None or isinstance(later, errors.AlreadySettled)
+            with pytest.raises(errors.AlreadySettled):
+                await d.extend(60)
+        if way == "nack":  # at once, and not when the extension is over
+            assert attempts(await take(sub, 20)) == [2] * 20
+        else:
+            assert await lag(mq) == 0
+
+
 @pytest.mark.parametrize("way", WAYS | EXTEND)
 async def test_a_settle_after_the_lease_was_lost_is_refused_and_changes_nothing(
     mq: Any, database: Database, way: str
@@ -334,3 +352,24 @@ async def test_a_settle_in_an_open_transaction_holds_up_nobody_elses(
             await other.ack(theirs)
             await sub.ack(mine[1:])
     assert (await lag(mq), await lag(mq, "other")) == (0, 0)
+
+
+@on_servers
+async def test_what_must_wait_is_acked_also_beside_what_is_lost(
+    connect: Connect, empty_database: Database
+) -> None:
+    mq = await connect(empty_database.url)
+    await mq.migrate()
+    await mq.publish_many("t", [Message(payload=n, key=key) for key in "ab" for n in range(2)])
+    async with subscribe(mq) as sub:
+        found = await take(sub, 4)
+        a, b = ([d for d in found if d.message.key == key] for key in "ab")
+        await mq.seek("t", "g", to="earliest", key="a")
+        async with mq.transaction() as tx:
+            await b[0].ack(connection=tx)
+            both = asyncio.create_task(sub.ack([a[1], b[1]]))
+            await asyncio.sleep(0.2)
+        with pytest.raises(errors.StaleLease):
+            await both
+        assert (a[1].settled, b[1].settled) == (False, True)
+    assert {row.key: row.lag for row in await mq.lag("t", "g")} == {"a": 2, "b": 0}

@@ -11,6 +11,7 @@ import pytest
 import rowmq
 from rowmq import Message, RowMQ, errors
 from rowmq.store import staged_jobs as staged_jobs_module
+from rowmq.store.keys import SHARD_KEYS
 from rowmq.store.staged_jobs import CONFLICTS
 from rowmq.store.staging import Part, Stage, StagedRow, Staging, Version
 from tests.choices import on_servers
@@ -37,7 +38,7 @@ def stage(mq: RowMQ, messages: Iterable[Message[str]], topic: str = "t") -> Stag
     counts: dict[int, int] = {}
     rows = []
     for number, message in enumerate(messages):
-        part = numbers.setdefault(message.key or "", len(numbers))
+        part = numbers.setdefault(message.key or SHARD_KEYS[0], len(numbers))
         nth = counts[part] = counts.get(part, -1) + 1
         rows.append(StagedRow(number, part, nth, 1, message.payload.encode(), message.id))
     return staged(mq, rows, [(topic, key, 0) for key in numbers])

@@ -60,15 +60,16 @@ async def test_never_more_is_fetched_ahead_than_was_said(
     attach(app, source, "m", handle, **options)
     await put(mq, source, "m", *range(60))
     async with app:
-        await eventually(lambda: claimed(database, source) == 3 + ahead)
+        least = 3 + ahead - batch // 2  # it waits for room for half a batch
+        await eventually(lambda: least <= claimed(database, source) <= 3 + ahead)
         for turn in range(1, 4):
             for _ in range(3):
                 slots.release()
             await eventually(lambda: len(begun) == 3 + 3 * turn)  # noqa: B023 - waited for here
-            await eventually(lambda: claimed(database, source) == 3 + ahead)
+            await eventually(lambda: claimed(database, source) >= least)
             await asyncio.sleep(0.05)
             assert claimed(database, source) <= 3 + ahead + 3  # three may be done and not acked yet
-            await eventually(lambda: claimed(database, source) == 3 + ahead)
+            await eventually(lambda: least <= claimed(database, source) <= 3 + ahead)
         for _ in range(60):
             slots.release()
         await eventually(lambda: len(begun) == 60)
@@ -303,12 +304,15 @@ async def test_the_keeper_leaves_what_is_settled(mq: Any, database: Database) ->
     async with app:
         await eventually(lambda: len(handled) == 10)
         await eventually(lambda: claimed(database, "queue") == 0)
+        assert app._runtime is not None
+        assert app._runtime._keeper is not None
+        keeper = app._runtime._keeper
+        # The answer to the last settle may be on its way, and a question to the database, too.
+        await eventually(lambda: [kept.tokens for kept in keeper._kept.values()] == [{}])
+        await asyncio.sleep(0.1)
         with statements(app.mq) as seen:
             await asyncio.sleep(0.6)
         assert [s.name for s in seen if s.name.startswith("settles.")] == []
-        assert app._runtime is not None
-        assert app._runtime._keeper is not None
-        assert [kept.tokens for kept in app._runtime._keeper._kept.values()] == [{}]
 
 
 @on_two
@@ -330,6 +334,25 @@ async def test_a_handler_can_see_that_its_job_was_lost(mq: Any, database: Databa
         database.execute("DELETE FROM rowmq_locks")
         await eventually(lambda: len(seen) == 2)
     assert seen == [False, True]
+
+
+@on_one
+async def test_what_a_handler_has_acked_is_not_lost_when_its_lock_is_over(
+    mq: Any, database: Database
+) -> None:
+    app = new_app(database)
+    seen: list[bool] = []
+
+    @app.worker("q", lock_timeout=0.2)
+    async def handle(job: rowmq.AsyncJob[int], context: rowmq.Context) -> None:
+        await job.ack()
+        await asyncio.sleep(0.4)
+        seen.append(context.lost)
+
+    await mq.queue("q").put(1)
+    async with app:
+        await eventually(lambda: seen)
+    assert seen == [False]
 
 
 @on_two

@@ -18,6 +18,7 @@ from rowmq import AckPolicy, Message, errors
 from rowmq.drivers.mysql import AsyncmySession, PyMySQLSession
 from rowmq.drivers.postgres import AsyncpgSession, PsycopgSession
 from rowmq.drivers.sqlite import SQLiteSession
+from rowmq.worker import executor
 from tests.choices import async_only, on_servers
 from tests.conformance.test_faults import cut_connections
 from tests.consuming import eventually
@@ -340,6 +341,57 @@ async def test_a_connection_that_is_cut_in_the_middle_undoes_it_all(
         await eventually(lambda: len(handled) == 2)
         await eventually(lambda: outcome_is(mq, source, "done"))
     assert effects(database) == [1]
+
+
+@on_servers
+@of_both_sources
+async def test_a_deadlock_costs_no_attempt(mq: Any, database: Database, source: str) -> None:
+    """Two handlers that take two keys in different order: the database ends one, which is run
+    again, also if it has one attempt.
+    """
+    app = new_app(database)
+    handled: list[int] = []
+    met = asyncio.Barrier(2)
+
+    async def handle(number: int, tx: rowmq.AsyncTransaction) -> None:
+        handled.append(number)
+        first, second = ("a", "b") if number == 1 else ("b", "a")
+        await tx.publish("out", number, key=first)
+        if len(handled) <= 2:
+            await met.wait()
+        await tx.publish("out", number, key=second)
+
+    for key in "ab":  # whose places are there by now: the handlers meet at those two locks only
+        await mq.publish("out", 0, key=key)
+    once = rowmq.NoRetry()
+    attach(app, source, "m", handle, transactional=True, concurrency=2, retry=once)
+    await put(mq, source, "m", 1, 2)
+    async with app:
+        await eventually(lambda: len(handled) == 3)
+        await eventually(lambda: outcome_is(mq, source, "done"))
+    assert Counter(m.payload for m in await mq.read("out")) == {0: 2, 1: 2, 2: 2}
+
+
+@on_one
+async def test_a_handler_that_is_always_in_the_way_is_given_up(
+    mq: Any, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(executor, "CROSSED_SECONDS", 0.001)
+    app = new_app(database)
+    handled: list[int] = []
+
+    async def handle(number: int, tx: rowmq.AsyncTransaction) -> None:
+        handled.append(number)
+        await tx.execute(INSERT, [number])
+        raise errors.SerializationFailure("every time")
+
+    attach(app, "queue", "m", handle, transactional=True, retry=rowmq.NoRetry())
+    await put(mq, "queue", "m", 1)
+    async with app:
+        await eventually(lambda: outcome_is(mq, "queue", "dead"))
+        assert app.health()["handlers"][0]["failed"] == len(handled)
+    assert len(handled) == executor.CROSSED_MAX + 1
+    assert effects(database) == []
 
 
 @on_two

@@ -21,6 +21,14 @@ SYSTEM_TABLES = [
     "m*_sys_schema.sql",
 ]
 
+# Not to the disk, which costs most; but out of the process, so a kill loses nothing.
+QUICK = (
+    "--innodb-flush-log-at-trx-commit=2",
+    "--innodb-flush-method=nosync",
+    "--debug-no-sync",
+)
+DURABLE = ("--innodb-flush-log-at-trx-commit=1",)
+
 
 class MariaDBServer(Server):
     """A MariaDB with a user `rowmq` who may do everything and has to give a password."""
@@ -78,6 +86,11 @@ class MariaDBServer(Server):
             ]
         )
 
+    def __init__(self, *, durable: bool = False) -> None:
+        """One that is durable flushes every commit to the disk."""
+        super().__init__()
+        self.durable = durable
+
     def _arguments(self) -> list[str]:
         return ["--no-defaults", *self._places(), *self._settings()]
 
@@ -103,10 +116,7 @@ class MariaDBServer(Server):
             "--max-connections=300",
             "--max-allowed-packet=64M",
             "--innodb-buffer-pool-size=256M",
-            # Not to the disk, which costs most; but out of the process, so a kill loses nothing.
-            "--innodb-flush-log-at-trx-commit=2",
-            "--innodb-flush-method=nosync",
-            "--debug-no-sync",
+            *(DURABLE if self.durable else QUICK),
         ]
 
     def _create_subfolder(self, name: str) -> None:

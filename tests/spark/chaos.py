@@ -34,14 +34,14 @@ KEYS = 12
 START_SECONDS_MAX = 180.0
 QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
-Place = tuple[str, str | None, int]
+Sent = tuple[str, str | None, str]
 
 
 class Outcome:
     """What a run came to."""
 
     def __init__(self) -> None:
-        self.sent: dict[Place, str] = {}
+        self.sent: dict[Sent, int] = {}
         self.collected = 0
         self.kills = 0
         self.worker_kills = 0
@@ -236,7 +236,7 @@ class Chaos:
                     keys = [chance.choice([None, *map(str, range(KEYS))]) for _ in range(5)]
                     sent = [rowmq.Message(payload={"by": number}, key=key) for key in keys]
                     for key, result in zip(keys, mq.publish_many(topic, sent), strict=True):
-                        self.outcome.sent[topic, key, result.offset] = result.id
+                        self.outcome.sent[topic, key, result.id] = result.offset
         except BaseException as error:
             self.failures.append(error)
             raise
@@ -259,12 +259,13 @@ class Chaos:
     def check(self) -> None:
         """Every message is in the lake once, as it was published; some were collected meanwhile."""
         rows = rows_by_deltalake(self.lake, "messages")
-        found = Counter((row["topic"], row["key"], row["offset"]) for row in rows)
-        twice = [place for place, count in found.items() if count > 1]
+        found = Counter((row["topic"], row["key"], row["id"]) for row in rows)
+        twice = [message for message, count in found.items() if count > 1]
         assert not twice, twice[:10]
+        assert len({(row["partition"], row["offset"]) for row in rows}) == len(rows)
         missing = sorted(map(str, set(self.outcome.sent) - set(found)))
         assert not missing, missing[:10]
-        assert {(r["topic"], r["key"], r["offset"]): r["id"] for r in rows} == self.outcome.sent
+        assert {(r["topic"], r["key"], r["id"]): r["offset"] for r in rows} == self.outcome.sent
         assert self.outcome.collected > 0
 
 

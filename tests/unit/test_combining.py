@@ -19,8 +19,9 @@ from rowmq.errors import (
     PayloadTooLarge,
     TransientError,
 )
-from rowmq.message import Message, PublishResult
-from rowmq.store.topics import Entry, prepare
+from rowmq.message import PublishResult
+from rowmq.store.entries import Entry, entry_of
+from rowmq.store.keys import SHARD_KEYS
 from tests.unit.drivers.test_pool import exit_code, fork
 
 WAIT = 10
@@ -31,8 +32,8 @@ def one_lane(_: Entry) -> str:
     return "one"
 
 
-def entry(id: str, payload: object = "x") -> Entry:
-    return prepare("t", Message(payload=payload, id=id))
+def entry(id: str, payload: object = "x", key: str | None = None) -> Entry:
+    return entry_of("t", payload, key, None, id, True, SHARD_KEYS[0])
 
 
 def published(entries: list[Entry]) -> list[PublishResult]:
@@ -231,7 +232,7 @@ def test_many_threads_on_a_real_file_get_their_own_results(tmp_path: Path) -> No
 
         def publish(n: int) -> object:
             try:
-                return mq.publish("t", "x" * (50 if n % 10 == 0 else 5), id=str(n)).id
+                return mq.publish("t", "x" * (50 if n % 10 == 0 else 5), key="k", id=str(n)).id
             except PayloadTooLarge:
                 return None
 
@@ -393,9 +394,9 @@ def test_an_async_client_can_be_used_by_one_loop_after_another() -> None:
 def test_calls_of_other_lanes_do_not_wait(threads: ThreadPoolExecutor) -> None:
     gate = Gate()
     combiner = publisher(gate, lambda entry: entry.key)
-    held = threads.submit(combiner.submit, prepare("t", Message(payload=1, key="held", id="held")))
+    held = threads.submit(combiner.submit, entry("held", 1, key="held"))
     assert gate.entered.wait(WAIT)
-    free = prepare("t", Message(payload=1, key="free", id="free"))
+    free = entry("free", 1, key="free")
     assert combiner.submit(free).id == "free"
     assert not held.done()
     gate.open.set()
@@ -412,10 +413,10 @@ async def test_tasks_of_other_lanes_do_not_wait() -> None:
         return published(entries)
 
     combiner = async_publisher(publish, lambda entry: entry.key)
-    submit = combiner.submit(prepare("t", Message(payload=1, key="held", id="held")))
+    submit = combiner.submit(entry("held", 1, key="held"))
     held = asyncio.create_task(submit)
     await asyncio.sleep(0)
-    free = prepare("t", Message(payload=1, key="free", id="free"))
+    free = entry("free", 1, key="free")
     assert (await combiner.submit(free)).id == "free"
     assert not held.done()
     opened.set()
@@ -521,8 +522,8 @@ def test_a_result_may_be_none() -> None:
     combiner: Combiner[str, None] = Combiner(
         lambda names: [None for _ in names], lane_of_name, len, repeatable=False
     )
-    combiner.submit("a")
-    assert combiner.submit_many(["a", "b"]) == [None, None]
+    results: list[object] = [combiner.submit(name) for name in "ab"]
+    assert results == [None, None]
 
 
 def test_lingering_ends_by_itself() -> None:
@@ -575,9 +576,9 @@ def test_a_caller_interrupted_while_it_lingers_hands_over(
 def test_a_full_lane_does_not_linger(
     threads: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(combining, "CALLS_MAX", 2)
+    monkeypatch.setattr(combining, "CALLS_MAX", 1)
     combiner = settler(Ledger(), linger=FOR_EVER)
-    assert threads.submit(combiner.submit_many, ["a", "b"]).result(WAIT) == ["A", "B"]
+    assert threads.submit(combiner.submit, "a").result(WAIT) == "A"
 
 
 def test_a_flush_waits_for_what_came_before_it_and_lets_nobody_linger(
@@ -637,65 +638,6 @@ def test_a_flush_that_waits_for_one_lane_does_not_hold_up_another(
     assert combiner._lanes == {}
 
 
-def test_several_items_go_out_as_one_and_each_gets_its_answer() -> None:
-    work = Ledger()
-    combiner = settler(work)
-    assert combiner.submit_many(["a", "b", "c"]) == ["A", "B", "C"]
-    assert combiner.submit_many([]) == []
-    with pytest.raises(InvalidInput, match=r"^bad1$"):
-        combiner.submit_many(["a", "bad1", "b", "bad2"])
-    assert work.batches == [["a", "b", "c"], ["a", "bad1", "b", "bad2"]]
-
-
-def test_items_of_several_lanes_are_refused() -> None:
-    with pytest.raises(AssertionError, match="one lane"):
-        settler(Ledger()).submit_many(["x/1", "y/1"])
-
-
-def test_more_items_than_a_transaction_carries_are_all_seen_through(
-    threads: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The caller of the second lot is woken in the middle of it, to lead."""
-    monkeypatch.setattr(combining, "CALLS_MAX", 3)
-    work = Ledger(opened=False)
-    combiner = settler(work)
-    first = threads.submit(combiner.submit_many, list("abcd"))
-    assert work.entered.wait(WAIT)
-    second = threads.submit(combiner.submit_many, list("efghij"))
-    wait_until(lambda: number_waiting(combiner) == 7)
-    work.open.set()
-    assert first.result(WAIT) == list("ABCD")
-    assert second.result(WAIT) == list("EFGHIJ")
-    assert work.batches == [list("abc"), list("def"), list("ghi"), ["j"]]
-    assert combiner._lanes == {}
-
-
-def test_an_interrupted_caller_of_several_gives_up_those_that_wait(
-    threads: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(combining, "CALLS_MAX", 2)
-    work = Ledger(opened=False)
-
-    def interrupted(names: list[str]) -> list[str | Exception]:
-        done = work(names)
-        if "c" in names:
-            raise Interrupted
-        return done
-
-    combiner: Combiner[str, str] = Combiner(interrupted, lane_of_name, len, repeatable=False)
-    first = threads.submit(combiner.submit_many, list("abcdef"))
-    assert work.entered.wait(WAIT)
-    other = threads.submit(combiner.submit, "other")
-    wait_until(lambda: number_waiting(combiner) == 5)
-    flush = threads.submit(combiner.flush)
-    wait_until(lambda: number_waiting(combiner) == 6)
-    work.open.set()
-    assert isinstance(first.exception(WAIT), Interrupted)
-    assert other.result(WAIT) == "OTHER"
-    flush.result(WAIT)
-    assert work.batches == [["a", "b"], ["c", "d"], ["other"]]
-
-
 def test_threads_that_submit_and_flush_at_once_all_get_through() -> None:
     work = Ledger()
     combiner = settler(work, linger=0.0005)
@@ -704,7 +646,7 @@ def test_threads_that_submit_and_flush_at_once_all_get_through() -> None:
         done = []
         for round in range(20):
             names = [f"{n % 3}/{n}-{round}-{place}" for place in range(n % 4 + 1)]
-            done += combiner.submit_many(names)
+            done += [combiner.submit(name) for name in names]
             if round % 5 == 0:
                 combiner.flush()
         return done
@@ -810,7 +752,8 @@ async def test_tasks_join_a_lane_that_lingers_until_a_flush_or_the_close(
 async def test_a_full_lane_of_tasks_does_not_linger(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(combining, "CALLS_MAX", 2)
     combiner = async_settler(AsyncLedger(), linger=FOR_EVER)
-    assert await combiner.submit_many(["a", "b"]) == ["A", "B"]
+    calls = await start(combiner, ["a", "b"])
+    assert await asyncio.gather(*calls.values()) == ["A", "B"]
 
 
 async def test_an_async_flush_waits_for_what_came_before_it_and_lets_nobody_linger() -> None:
@@ -888,38 +831,6 @@ async def test_a_lane_whose_tasks_are_all_cancelled_has_nothing_to_do() -> None:
     await combiner.close()
     assert work.batches == []
     assert combiner._lanes == {}
-
-
-async def test_several_items_of_a_task_go_out_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    work = AsyncLedger()
-    combiner = async_settler(work)
-    assert await combiner.submit_many(["a", "b", "c"]) == ["A", "B", "C"]
-    assert await combiner.submit_many([]) == []
-    with pytest.raises(InvalidInput, match=r"^bad1$"):
-        await combiner.submit_many(["a", "bad1", "b", "bad2"])
-    with pytest.raises(AssertionError, match="one lane"):
-        await combiner.submit_many(["x/1", "y/1"])
-    monkeypatch.setattr(combining, "CALLS_MAX", 2)
-    combiner = async_settler(work)
-    assert await combiner.submit_many(["a", "b", "c"]) == ["A", "B", "C"]
-    assert work.batches[2:] == [["a", "b"], ["c"]]
-
-
-async def test_a_cancelled_task_of_several_gives_up_those_that_wait(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(combining, "CALLS_MAX", 2)
-    work = AsyncLedger(opened=False)
-    combiner = async_settler(work)
-    several = asyncio.create_task(combiner.submit_many(["a", "b", "c", "d"]))
-    await work.entered.wait()
-    calls = await start(combiner, ["e"])
-    several.cancel()
-    await settle_down()
-    work.open.set()
-    assert await calls["e"] == "E"
-    assert several.cancelled()
-    assert work.batches == [["a", "b"], ["e"]]
 
 
 async def test_a_lane_that_lingers_takes_no_turn_from_others() -> None:

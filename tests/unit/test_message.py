@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rowmq.message import Message, PublishResult, new_id
+from rowmq.message import Message, PublishResult, new_id, new_ids
 
 
 def millis_of(id: str) -> int:
@@ -48,6 +48,15 @@ def test_ids_of_many_threads_are_unique() -> None:
     with ThreadPoolExecutor(8) as threads:
         ids = [id for made in threads.map(make, range(8)) for id in made]
     assert len(set(ids)) == len(ids) == 16_000
+
+
+def test_ids_made_together_are_uuids_in_rising_order() -> None:
+    ids = new_ids(5_000)
+    assert ids == sorted(set(ids))
+    assert len(ids) == 5_000
+    assert {uuid.UUID(id).version for id in ids} == {7}
+    assert all(id == str(uuid.UUID(id)) for id in ids)
+    assert new_ids(0) == []
 
 
 def test_every_random_bit_of_an_id_is_used() -> None:

@@ -4,7 +4,6 @@ import contextlib
 import shutil
 import signal
 import sqlite3
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -64,7 +63,9 @@ def shop() -> "Iterator[Demo]":
     """A demo, and the end of all that it has started, however it ends."""
     the_demo = Demo(Console(highlight=False), Path(tempfile.mkdtemp(prefix="rowmq-demo-")))
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    signal.signal(signal.SIGTERM, leave)
+    for number, handler in before.items():
+        if handler is not signal.SIG_IGN:
+            signal.signal(number, the_demo.end_by)
     try:
         yield the_demo
     finally:
@@ -77,11 +78,6 @@ def shop() -> "Iterator[Demo]":
             shutil.rmtree(the_demo.folder, ignore_errors=True)
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def leave(number: int, _: FrameType | None) -> NoReturn:
-    """Be ended as by Ctrl-C: nothing is left behind."""
-    sys.exit(128 + number)
 
 
 class Demo:
@@ -98,6 +94,17 @@ class Demo:
         self.story = Story()
         self.doing = ""
         self._told: set[str] = set()
+        self._ended_by: int | None = None
+
+    def end_by(self, number: int, _: FrameType | None = None) -> NoReturn:
+        """A signal says that this is to end: nothing is left behind."""
+        self._ended_by = number
+        raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
+
+    def _refuse_if_ended(self) -> None:
+        """What a signal raises is lost if that is where Python cannot raise: in a destructor."""
+        if self._ended_by is not None:
+            self.end_by(self._ended_by)
 
     def run(self, *, keep: bool) -> bool:
         """Do all of it; whether every promise held."""
@@ -234,6 +241,7 @@ class Demo:
                 self.story.yen.add(order.id)
             self._publish_order(order)
             self.story.published += 1
+            self._refuse_if_ended()
             if number % 3 == 0:
                 self._look()
             time.sleep(PAUSE_SECONDS)
@@ -262,6 +270,7 @@ class Demo:
         self.doing = doing
         deadline = time.monotonic() + WAIT_SECONDS
         while not holds():
+            self._refuse_if_ended()
             self._refuse_dead_workers()
             if time.monotonic() > deadline:
                 self.show.say(f"in {WAIT_SECONDS:g} s this has not come about: {doing}", "red")
@@ -354,6 +363,7 @@ class Demo:
                 self.story.published += 1
                 self._publish_order(Order(self.story.published))
                 time.sleep(1)
+                self._refuse_if_ended()
         self.console.print("\nstopping the workers ...")
 
 

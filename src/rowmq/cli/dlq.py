@@ -139,6 +139,7 @@ def letter_fields(letter: rowmq.DeadLetter[Any]) -> dict[str, Any]:
         "topic": message.topic,
         "group": letter.group,
         "key": message.key,
+        "shard": message.shard,
         "id": message.id,
         "offset": letter.offset,
         "attempts": letter.attempts,

@@ -14,7 +14,7 @@ from rowmq.cli import names, options
 from rowmq.cli.commands import Command
 from rowmq.cli.groups import find_group, groups_of, no_groups
 from rowmq.cli.options import Database
-from rowmq.cli.showing import Cell, Screen, emit, err, out, table_of, visible
+from rowmq.cli.showing import Cell, Screen, emit, err, out, shard_shown, table_of, visible
 from rowmq.cli.values import DURATION
 
 __all__ = ["lag"]
@@ -119,13 +119,17 @@ def shown(topic: str | None, rows: Rows, *, partitions: bool) -> RenderableType:
         columns = ("group", "topic", "partitions", "lag", "in flight", "subscribers")
         return table_of(columns, [(*title, *summary(found)) for title, found in titled])
     return table_of(
-        ("group", "topic", "key", "acked", "last", "lag", "in flight", "owner"),
+        ("group", "topic", "key", "shard", "acked", "last", "lag", "in flight", "owner"),
         [
-            (*title, r.key, r.offset_acked, r.last_offset, r.lag, r.in_flight, r.owner)
+            (*title, r.key, shard_shown(r.key, r.shard), *figures(r))
             for title, found in titled
             for r in found
         ],
     )
+
+
+def figures(row: rowmq.LagInfo) -> tuple[Cell, ...]:
+    return row.offset_acked, row.last_offset, row.lag, row.in_flight, row.owner
 
 
 def summary(rows: list[rowmq.LagInfo]) -> tuple[Cell, ...]:
@@ -147,6 +151,7 @@ def fields(name: str, rows: list[rowmq.LagInfo]) -> dict[str, Any]:
         "partitions": [
             {
                 "key": row.key,
+                "shard": row.shard,
                 "offset_acked": row.offset_acked,
                 "last_offset": row.last_offset,
                 "lag": row.lag,

@@ -31,6 +31,7 @@ ENTRIES = {
     "gc": Entry(OPERATIONS, "Delete messages that nobody needs any more."),
     "doctor": Entry(OPERATIONS, "Examine the database and the work in it, and say what to do."),
     "pipeline": Entry(OPERATIONS, "Archive, report, replay or transform with Spark."),
+    "bench": Entry(OPERATIONS, "Measure RowMQ here, against the raw limit and its peers."),
     "demo": Entry(OPERATIONS, "See it work, on SQLite, in a minute."),
     "completion": Entry(OPERATIONS, "Print the completion script of a shell."),
 }

@@ -15,6 +15,7 @@ from click.shell_completion import CompletionItem
 import rowmq
 from rowmq.cli.failing import Declined, NotFound
 from rowmq.cli.showing import err, visible
+from rowmq.store.keys import SHARDS, Place
 
 __all__ = [
     "Database",
@@ -23,8 +24,10 @@ __all__ = [
     "database",
     "dry_run",
     "files",
+    "place_chosen",
     "prefix",
     "schema",
+    "shard",
     "url",
     "yes",
 ]
@@ -72,6 +75,24 @@ as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, for 
 yes = click.option("--yes", "-y", is_flag=True, help="Do it without asking.")
 
 dry_run = click.option("--dry-run", is_flag=True, help="Say what would happen, and do nothing.")
+
+shard = click.option(
+    "--shard",
+    type=click.IntRange(0, SHARDS - 1),
+    metavar="N",
+    help="Only this shard of the messages without a key.",
+)
+
+
+def place_chosen(key: str | None, shard: int | None) -> Place | None:
+    """The one partition that --key or --shard names, if one does."""
+    if key is not None and shard is not None:
+        raise click.UsageError(
+            "give --key or --shard, but not both: only messages without a key have shards"
+        )
+    if shard is not None:
+        return None, shard
+    return None if key is None else (key, 0)
 
 
 def file_names(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:

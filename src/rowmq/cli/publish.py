@@ -44,6 +44,7 @@ class Envelope(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     topic: str | None = None
     offset: int | None = None
     published_at: str | None = None
+    shard: int | None = None
 
 
 class Marks(msgspec.Struct, frozen=True):
@@ -168,7 +169,7 @@ class Tally:
             return
         for result in self.results or []:
             what = "was there already" if result.duplicate else "published"
-            key = "" if result.key is None else f", key {visible(result.key)}"
+            key = f", key {visible(result.key)}" if result.key else f", shard {result.shard}"
             where = f"{visible(self.topic)}{key}, offset {result.offset}, id {visible(result.id)}"
             out().print(f"{what}: {where}", soft_wrap=True)
         if self.results is None:
@@ -189,6 +190,7 @@ class Tally:
 def result_fields(result: rowmq.PublishResult) -> dict[str, Any]:
     return {
         "key": result.key,
+        "shard": result.shard,
         "id": result.id,
         "offset": result.offset,
         "duplicate": result.duplicate,

@@ -4,6 +4,7 @@ from datetime import timedelta
 from typing import Any
 
 import click
+from rich.text import Text
 
 import rowmq
 from rowmq.cli import names, options
@@ -50,12 +51,15 @@ def ls(database: Database, queue: str | None, *, as_json: bool) -> None:
     if as_json:
         emit([queue_fields(info, counts) for info, counts in found])
         return
-    rows = [
-        (info.name, *(counts[s] for s in STATES), marked("paused") if info.paused else "")
-        for info, counts in found
-    ]
+    rows = [(info.name, *(counts[s] for s in STATES), remarks(info)) for info, counts in found]
     columns = ("queue", *STATES, "")
     table(columns, rows, empty="there are no queues yet: the first job makes one")
+
+
+def remarks(info: rowmq.QueueInfo) -> Cell:
+    """What is not as usual with a queue."""
+    words = ["paused"] * info.paused + ["relaxed"] * (info.durability == "relaxed")
+    return Text(", ").join(map(marked, words)) if words else ""
 
 
 def find_queue(mq: rowmq.RowMQ, name: str) -> rowmq.QueueInfo:
@@ -82,6 +86,7 @@ def show_queue(mq: rowmq.RowMQ, info: rowmq.QueueInfo, *, as_json: bool) -> None
         "max payload": size(info.max_payload_bytes),
         "max in flight": "no limit" if info.max_in_flight is None else info.max_in_flight,
         "rate": "no limit" if info.rate is None else f"{info.rate:,} in {period}",
+        "durability": info.durability,
     }
     facts(shown)
 
@@ -104,6 +109,7 @@ def queue_fields(info: rowmq.QueueInfo, counts: dict[str, int]) -> dict[str, Any
         "max_in_flight": info.max_in_flight,
         "rate": info.rate,
         "rate_period_seconds": info.rate_period,
+        "durability": info.durability,
     }
 
 
@@ -156,6 +162,11 @@ def set_paused(database: Database, queue: str, *, paused: bool, as_json: bool) -
 @click.option("--max-in-flight", type=LIMIT, help="Jobs claimed at a time, by all workers; none.")
 @click.option("--rate", type=LIMIT, help="Jobs started in a period, by all workers; none.")
 @click.option("--rate-period", type=DURATION, help="That period; a second if it is left out.")
+@click.option(
+    "--durability",
+    type=click.Choice(["full", "relaxed"]),
+    help="Whether puts and settles wait for the disk.",
+)
 @options.database
 @options.as_json
 def configure(database: Database, queue: str, *, as_json: bool, **settings: Any) -> None:

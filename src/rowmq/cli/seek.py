@@ -9,9 +9,10 @@ import rowmq
 from rowmq.cli import names, options
 from rowmq.cli.commands import Command
 from rowmq.cli.failing import NotFound
-from rowmq.cli.options import Database, confirm
-from rowmq.cli.showing import emit, err, out, plural, table_of, visible
+from rowmq.cli.options import Database, confirm, place_chosen
+from rowmq.cli.showing import emit, err, out, plural, shard_shown, table_of, visible
 from rowmq.cli.values import Place, place_of
+from rowmq.store import keys
 
 __all__ = ["seek"]
 
@@ -23,6 +24,7 @@ class Move(NamedTuple):
     """Where a group stands in a partition, and what it is to be delivered next."""
 
     key: str | None
+    shard: int
     acked: int
     next: int
     last: int
@@ -49,6 +51,7 @@ class Move(NamedTuple):
     "after a time, or an offset, which is delivered next.",
 )
 @click.option("--key", help="Only the partition of this key.")
+@options.shard
 @options.database
 @options.dry_run
 @options.yes
@@ -60,6 +63,7 @@ def seek(
     *,
     to: str,
     key: str | None,
+    shard: int | None,
     dry_run: bool,
     yes: bool,
     as_json: bool,
@@ -73,16 +77,18 @@ def seek(
       rowmq seek orders billing --to earliest
       rowmq seek orders billing --to 2026-03-01T09:30:00Z --dry-run
       rowmq seek orders billing --to 17 --key customer-42 --yes
+      rowmq seek orders billing --to 17 --shard 3
     """
+    one = place_chosen(key, shard)
     place = place_of(to, words=("earliest", "latest"), option="--to")
     with database.open() as mq:
-        moves, more = preview(mq, topic, group, place, key)
+        moves, more = preview(mq, topic, group, place, one)
         if not as_json:
             show(moves, more)
         moved = 0
         if not dry_run:
             confirm(question(topic, group, moves, more), yes=yes)
-            moved = mq.seek(topic, group, **target(place, key, moves))
+            moved = mq.seek(topic, group, **target(place, one, moves))
     if as_json:
         answer = {"topic": topic, "group": group, "moved": moved}
         emit(answer | {"dry_run": dry_run, "partitions": [fields(move) for move in moves]})
@@ -93,19 +99,22 @@ def seek(
 
 
 def preview(
-    mq: rowmq.RowMQ, topic: str, group: str, place: Place, key: str | None
+    mq: rowmq.RowMQ, topic: str, group: str, place: Place, one: keys.Place | None
 ) -> tuple[list[Move], int]:
     """What a seek does to the first partitions, and how many more there are. What offsets are
     given for is known for all; where a time is, is looked up in these few.
     """
-    acked = {row.key: row.offset_acked for row in mq.lag(topic, group)}
-    found = [info for info in mq.partitions(topic) if key is None or info.key == key]
-    if key is not None and not found:
-        raise NotFound(f"topic {topic!r} has no messages with the key {key!r}")
+    acked = {(row.key, row.shard): row.offset_acked for row in mq.lag(topic, group)}
+    found = [info for info in mq.partitions(topic) if one in (None, (info.key, info.shard))]
+    if one is not None and not found:
+        key, shard = one
+        where = f"in shard {shard}, without a key" if key is None else f"with the key {key!r}"
+        raise NotFound(f"topic {topic!r} has no messages {where}")
     chosen = found[:PREVIEW_MAX] if isinstance(place, datetime) else found
     moves = [
-        Move(p.key, acked.get(p.key, 0), next_of(mq, topic, p, place), p.last_offset)
+        Move(p.key, p.shard, now, next_of(mq, topic, p, place), p.last_offset)
         for p in chosen
+        for now in [acked.get((p.key, p.shard), 0)]
     ]
     return moves, len(found) - len(chosen)
 
@@ -115,33 +124,37 @@ def next_of(mq: rowmq.RowMQ, topic: str, info: rowmq.PartitionInfo, place: Place
     if place == "earliest":
         return info.first_offset
     if isinstance(place, datetime):
-        # Messages without a key come first of all.
-        first = mq.read(topic, key=info.key, since=place, limit=1)
-        found = bool(first) and first[0].key == info.key
-        return first[0].offset if found else info.last_offset + 1
+        first = mq.read(topic, key=(info.key, info.shard), since=place, limit=1)
+        return first[0].offset if first else info.last_offset + 1
     if isinstance(place, int):
         if not info.first_offset <= place <= info.last_offset + 1:
-            name = "messages without a key" if info.key is None else f"key {info.key!r}"
+            name, option = f"key {info.key!r}", "--key"
+            if info.key is None:
+                name = f"shard {info.shard} of the messages without a key"
+                option = "--shard or --key"
             raise click.BadParameter(
                 f"{name}: there are the offsets {info.first_offset} to {info.last_offset}, and "
-                f"{info.last_offset + 1} is what comes next; --key names one partition",
+                f"{info.last_offset + 1} is what comes next; {option} names one partition",
                 param_hint="--to",
             )
         return place
     return info.last_offset + 1
 
 
-def target(place: Place, key: str | None, moves: list[Move]) -> dict[str, Any]:
+def target(place: Place, one: keys.Place | None, moves: list[Move]) -> dict[str, Any]:
     """The arguments of `mq.seek`."""
     if isinstance(place, int):
-        return {"to": {move.key: move.next for move in moves}}
-    return {"to": place, "key": key}
+        return {"to": {(move.key, move.shard): move.next for move in moves}}
+    return {"to": place, "key": one}
 
 
 def show(moves: list[Move], more: int) -> None:
-    rows = [(m.key, m.acked, m.next, m.again, m.skipped) for m in moves[:PREVIEW_MAX]]
+    rows = [
+        (m.key, shard_shown(m.key, m.shard), m.acked, m.next, m.again, m.skipped)
+        for m in moves[:PREVIEW_MAX]
+    ]
     if rows:
-        err().print(table_of(("key", "acked now", "next then", "again", "skipped"), rows))
+        err().print(table_of(("key", "shard", "acked now", "next then", "again", "skipped"), rows))
     more += len(moves[PREVIEW_MAX:])
     if more:
         err().print((f"and {plural(more, 'more partition')}", "dim"))
@@ -159,6 +172,7 @@ def question(topic: str, group: str, moves: list[Move], more: int) -> str:
 def fields(move: Move) -> dict[str, Any]:
     return {
         "key": move.key,
+        "shard": move.shard,
         "offset_acked": move.acked,
         "next_offset": move.next,
         "last_offset": move.last,

@@ -116,6 +116,7 @@ STYLES = {
     "completed": "green",
     "failed": "red",
     "paused": "yellow",
+    "relaxed": "yellow",
     "gone": "red",
     "alive": "green",
 }
@@ -146,6 +147,11 @@ def cell(value: Cell) -> Text:
         shown = Text(visible(value[:CELL_CHARS_MAX]) + ("…" if value[CELL_CHARS_MAX:] else ""))
     shown.no_wrap, shown.overflow = True, "ellipsis"
     return shown
+
+
+def shard_shown(key: str | None, shard: int) -> int | None:
+    """A partition's shard, where it takes one to know it."""
+    return shard if key is None else None
 
 
 def table_of(columns: Sequence[str], rows: Iterable[Sequence[Cell]]) -> FittedTable:

@@ -11,11 +11,12 @@ from rich.text import Text
 import rowmq
 from rowmq.cli import names, options
 from rowmq.cli.commands import Command
-from rowmq.cli.options import Database
+from rowmq.cli.options import Database, place_chosen
 from rowmq.cli.showing import Screen, compact, emit, err, out, payload_fields, visible
 from rowmq.cli.topics import find_topic
 from rowmq.cli.values import place_of
 from rowmq.errors import PayloadMismatch
+from rowmq.store.keys import Place
 
 __all__ = ["tail"]
 
@@ -25,7 +26,8 @@ BATCH = 1_000
 PAUSE_SECONDS = (0.1, 1.0)
 """How long to wait for more: at first, and at most while there is nothing."""
 
-Offsets = dict[str | None, int]
+Offsets = dict[Place, int]
+"""By key and shard."""
 
 
 @click.command(cls=Command)
@@ -39,6 +41,7 @@ Offsets = dict[str | None, int]
 )
 @click.option("-n", "last", type=click.IntRange(0), help="Show the last so many messages first.")
 @click.option("--key", help="Only messages with this key.")
+@options.shard
 @click.option("--limit", type=click.IntRange(1), help="End after so many messages.")
 @click.option("--follow/--no-follow", default=True, help="Wait for more, or end.")
 @options.database
@@ -50,13 +53,15 @@ def tail(
     start: str | None,
     last: int | None,
     key: str | None,
+    shard: int | None,
     limit: int | None,
     follow: bool,
     as_json: bool,
 ) -> None:
     """Follow a topic, without consuming it.
 
-    Messages of one key come in their order; with --json, one to a line.
+    Shown are time, key, offset, id, payload and headers; of messages without a key, the shard
+    that the offset counts in. Those of one key come in their order; with --json, one to a line.
 
     For example:
       rowmq tail orders -n 10
@@ -65,13 +70,14 @@ def tail(
     """
     if start is not None and last is not None:
         raise click.UsageError("give --from or -n, but not both")
+    one = place_chosen(key, shard)
     place = None if start is None else place_of(start, words=("earliest",), option="--from")
     with database.open() as mq:
         if not follow:
             find_topic(mq, topic)
         elif not as_json and not mq.partitions(topic):
             err().print((visible(f"waiting for the first message of topic {topic!r}"), "dim"))
-        reader = Reader(mq, topic, key)
+        reader = Reader(mq, topic, one)
         if place is None and last is None and not follow:
             place = "earliest"
         messages = reader.begin(place, last or 0)
@@ -85,10 +91,10 @@ def tail(
 class Reader:
     """Reads a topic, and remembers which offset comes next in each partition."""
 
-    def __init__(self, mq: rowmq.RowMQ, topic: str, key: str | None) -> None:
+    def __init__(self, mq: rowmq.RowMQ, topic: str, one: Place | None) -> None:
         self.mq = mq
         self.topic = topic
-        self.key = key
+        self.one = one
         self.next: Offsets = {}
 
     def begin(self, place: str | int | datetime | None, last: int) -> Iterator[Any]:
@@ -96,9 +102,9 @@ class Reader:
         partitions = [
             info
             for info in self.mq.partitions(self.topic)
-            if self.key is None or info.key == self.key
+            if self.one in (None, partition_of(info))
         ]
-        ends = {info.key: info.last_offset + 1 for info in partitions}
+        ends = {partition_of(info): info.last_offset + 1 for info in partitions}
         if place is None:
             yield from self.newest(partitions, last)
         elif isinstance(place, int):
@@ -106,9 +112,9 @@ class Reader:
             yield from self.read()
         else:
             yield from self.read(since=place if isinstance(place, datetime) else None)
-        for key, end in ends.items():
+        for known, end in ends.items():
             # What is older than asked for is not to come later.
-            self.next[key] = max(self.next.get(key, 1), end)
+            self.next[known] = max(self.next.get(known, 1), end)
 
     def newest(self, partitions: list[rowmq.PartitionInfo], count: int) -> list[Any]:
         """The last messages of all. Times rise within a partition: so the newest so many are in
@@ -118,18 +124,18 @@ class Reader:
         if not held or not count:
             return []
         if len(held) > count:
-            heads = self.at({p.key: p.last_offset for p in partitions}, limit=len(held))
-            newest = {head.key for head in sorted(heads, key=when)[-count:]}
-            held = [info for info in held if info.key in newest]
-        places = {info.key: info.last_offset + 1 for info in partitions}
-        places |= {info.key: max(1, info.last_offset + 1 - count) for info in held}
+            heads = self.at({partition_of(p): p.last_offset for p in partitions}, limit=len(held))
+            newest = {partition_of(head) for head in sorted(heads, key=when)[-count:]}
+            held = [info for info in held if partition_of(info) in newest]
+        places = {partition_of(info): info.last_offset + 1 for info in partitions}
+        places |= {partition_of(info): max(1, info.last_offset + 1 - count) for info in held}
         return sorted(self.at(places, limit=count * len(held)), key=when)[-count:]
 
     def at(self, places: Offsets, *, limit: int, since: datetime | None = None) -> list[Any]:
         """Messages from places on; as bytes, if another program wrote a payload that is not what
         it says it is.
         """
-        how: dict[str, Any] = {"key": self.key, "from_offset": places, "since": since}
+        how: dict[str, Any] = {"key": self.one, "from_offset": places, "since": since}
         try:
             return self.mq.read(self.topic, limit=limit, **how)
         except PayloadMismatch:
@@ -140,14 +146,14 @@ class Reader:
         while True:
             found = self.one_or_many(since)
             for message in found:
-                self.next[message.key] = message.offset + 1
+                self.next[partition_of(message)] = message.offset + 1
             yield from sorted(found, key=when)
             if not found:
                 return
 
     def one_or_many(self, since: datetime | None) -> list[Any]:
         """A batch; around a payload that cannot be read, one message."""
-        how: dict[str, Any] = {"key": self.key, "from_offset": self.next, "since": since}
+        how: dict[str, Any] = {"key": self.one, "from_offset": self.next, "since": since}
         try:
             return self.mq.read(self.topic, limit=BATCH, **how)
         except PayloadMismatch:
@@ -166,11 +172,17 @@ class Reader:
             time.sleep(pause)
 
 
-def when(message: rowmq.Message[Any]) -> tuple[datetime, str, int]:
+def partition_of(thing: rowmq.Message[Any] | rowmq.PartitionInfo) -> Place:
+    """What a partition, or that of a message, is known by."""
+    return thing.key, thing.shard
+
+
+def when(message: rowmq.Message[Any]) -> tuple[datetime, str, int, int]:
     """The order of messages of several partitions."""
     return (
         message.published_at or datetime.min.replace(tzinfo=UTC),
         message.key or "",
+        message.shard,
         message.offset,
     )
 
@@ -191,11 +203,14 @@ def show_all(messages: Iterator[Any], limit: int | None, *, as_json: bool) -> in
 
 
 def show(screen: Screen, message: rowmq.Message[Any]) -> None:
-    """A message for people: when, key, offset, id, payload, headers."""
+    """A message for people: when, key or shard, offset, id, payload, headers."""
     published = message.published_at or datetime.now(UTC)
     line = Text()
     line.append(published.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + "Z ", "dim")
-    line.append(visible(message.key) if message.key else "-", "cyan" if message.key else "dim")
+    if message.key is None:
+        line.append(f"- (shard {message.shard})", "dim")
+    else:
+        line.append(visible(message.key), "cyan")
     line.append(f" {message.offset} ", "bold")
     line.append(visible(message.id or "") + " ", "dim")
     line.append(visible(compact(message.payload)))
@@ -208,6 +223,7 @@ def message_fields(message: rowmq.Message[Any]) -> dict[str, Any]:
     return {
         "topic": message.topic,
         "key": message.key,
+        "shard": message.shard,
         "offset": message.offset,
         "id": message.id,
         "published_at": message.published_at,

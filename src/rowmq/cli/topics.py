@@ -10,7 +10,7 @@ from rowmq.cli import names, options
 from rowmq.cli.commands import Section
 from rowmq.cli.failing import NotFound
 from rowmq.cli.options import Database
-from rowmq.cli.showing import duration, emit, facts, out, size, table
+from rowmq.cli.showing import duration, emit, facts, out, shard_shown, size, table
 from rowmq.cli.values import KEPT, SIZE
 
 __all__ = ["find_topic", "topics"]
@@ -80,8 +80,11 @@ def show_topic(
     )
     if partitions:
         out().print()
-        rows = [(p.key, p.first_offset, p.last_offset, p.messages) for p in partitions]
-        table(("key", "first offset", "last offset", "messages"), rows, empty="")
+        rows = [
+            (p.key, shard_shown(p.key, p.shard), p.first_offset, p.last_offset, p.messages)
+            for p in partitions
+        ]
+        table(("key", "shard", "first offset", "last offset", "messages"), rows, empty="")
 
 
 def kept(info: rowmq.TopicInfo) -> str:
@@ -104,6 +107,7 @@ def topic_fields(info: rowmq.TopicInfo) -> dict[str, Any]:
 def partition_fields(info: rowmq.PartitionInfo) -> dict[str, Any]:
     return {
         "key": info.key,
+        "shard": info.shard,
         "first_offset": info.first_offset,
         "last_offset": info.last_offset,
         "messages": info.messages,

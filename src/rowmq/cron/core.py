@@ -27,11 +27,12 @@ from rowmq.naming import check_schedule
 from rowmq.options import whole
 from rowmq.queue.desk import Desk
 from rowmq.schedule import Timing, catch_up, preview
-from rowmq.store.jobs import Posting
+from rowmq.store.entries import Entry
+from rowmq.store.keys import id_within
+from rowmq.store.postings import Posting
 from rowmq.store.queues import wake_name
 from rowmq.store.schedules import Firing, Made, Schedule, Upcoming
 from rowmq.store.ticks import FORGET_BATCH
-from rowmq.store.topics import Entry
 
 __all__ = ["Core", "Round", "pause_seconds"]
 
@@ -145,7 +146,7 @@ class Core:
         if isinstance(made, Posting):
             yield from self.desk.put([made], connection)
         else:
-            entry = msgspec.structs.replace(made, id=new_id())
+            entry = msgspec.structs.replace(made, id=id_within(made.key, new_id()))
             publish = partial(
                 self.store.topics.publish,
                 [entry],

@@ -11,15 +11,23 @@ import msgspec
 from rowmq.codec import decode_headers, encode, encode_headers
 from rowmq.errors import InvalidInput, InvalidOption
 from rowmq.message import CronMessage, ScheduledMessage
-from rowmq.naming import check_headers, check_key, check_queue, check_schedule, check_topic
+from rowmq.naming import (
+    check_headers,
+    check_job_key,
+    check_key,
+    check_queue,
+    check_schedule,
+    check_topic,
+)
 from rowmq.options import check_flag
 from rowmq.queue.view import UNTYPED
 from rowmq.schedule import CatchUp, Period, Spec, Timing, check_catch_up
-from rowmq.store.jobs import Posting, posting_of
+from rowmq.store.entries import Entry
+from rowmq.store.keys import shard_key
+from rowmq.store.postings import Posting, posting_of
 from rowmq.store.queues import LaneName
 from rowmq.store.schedules import Made, Schedule
 from rowmq.store.ticks import NO_PART, Owner, Tick
-from rowmq.store.topics import KEYLESS, Entry
 from rowmq.times import Duration, from_micros, to_micros, to_seconds
 
 __all__ = [
@@ -72,7 +80,7 @@ def spec_of(
         timing=timing,
         queue=None if queue is None else check_queue(queue),
         topic=None if topic is None else check_topic(topic),
-        key=check_key(key),
+        key=check_job_key(key) if topic is None else check_key(key),
         headers=encode_headers(check_headers(headers)),
         priority=-posting.lane.precedence,
         data=encoded.data,
@@ -126,10 +134,11 @@ def made_of(schedule: Schedule, fire_at: int, function: Function | None) -> Made
         data, encoding = encoded.data, int(encoded.encoding)
     headers = tick_headers(decode_headers(spec.headers), schedule.name, fire_at)
     if spec.topic is not None:
+        id = message_id(schedule.name, fire_at)
         return Entry(
             topic=spec.topic,
-            key=KEYLESS if spec.key is None else spec.key,
-            id=message_id(schedule.name, fire_at),
+            key=shard_key(id) if spec.key is None else spec.key,
+            id=id,
             id_given=True,
             data=data,
             encoding=encoding,
@@ -196,7 +205,7 @@ def tick_of(owner: Owner, message: Any, *, can_update: bool) -> Tick:
         )
     part = NO_PART
     if isinstance(message, ScheduledMessage):
-        part = check_key(message.key) or NO_PART
+        part = check_job_key(message.key) or NO_PART
         can_update = can_update and check_flag("can_update", message.can_update)
         if message.delay is not None:
             raise InvalidOption("a tick has a time: give at=..., and no delay")

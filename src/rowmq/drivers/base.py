@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Generator
 from functools import partial
 from itertools import count
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 import msgspec
 
@@ -112,6 +112,14 @@ class AnySession(AnyGuest, Protocol):
 
     def close(self) -> None:
         """Let go of the connection, in whatever state it is. Never raises, never waits."""
+
+
+class Relaxing(Protocol):
+    """A session that can begin a transaction whose commit does not wait for the disk. That of a
+    database where it must be known at the start can, and only such a one is asked to.
+    """
+
+    def begin_relaxed(self) -> Any: ...
 
 
 class Session(AnySession, Protocol):
@@ -216,7 +224,9 @@ def drive(
         statement = next(operation)
         while True:
             if owner and not begun and not statement.sole:
-                yield from guarded(owner, owner.begin)
+                relaxed = statement.relaxed
+                begin = cast("Relaxing", owner).begin_relaxed if relaxed else owner.begin
+                yield from guarded(owner, begin)
                 begun = True
             driver.observe(statement)
             try:

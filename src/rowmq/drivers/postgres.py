@@ -84,7 +84,8 @@ class PsycopgSession:
 
     def __init__(self, connection: "psycopg.Connection[Any]", limits: Limits) -> None:
         from psycopg import RawCursor  # noqa: PLC0415 - the extra may not be installed
-        from psycopg.types.array import ListBinaryDumper  # noqa: PLC0415
+
+        from rowmq.drivers.postgres_arrays import ColumnDumper  # noqa: PLC0415
 
         self.connection = connection
         self.begin_sql = begin_sql(limits)
@@ -92,7 +93,7 @@ class PsycopgSession:
         self.cursor: RawCursor[Any] = RawCursor(connection)
         # Arrays go over faster in binary. Our own SQL says its types; a
         # user's may leave them to be guessed, which needs text.
-        self.cursor.adapters.register_dumper(list, ListBinaryDumper)
+        self.cursor.adapters.register_dumper(list, ColumnDumper)
 
     def begin(self) -> None:
         self.cursor.execute(self.begin_sql)

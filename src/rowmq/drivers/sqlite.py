@@ -1,8 +1,9 @@
 """SQLite, by the standard library's sqlite3.
 
 WAL, so that readers and the writer do not wait for each other; `synchronous=FULL`, so that a commit
-survives a power cut; BEGIN IMMEDIATE, so that a writer waits for its turn at the start and never
-fails half way; a busy timeout for that waiting. A connection serves one thread at a time.
+survives a power cut, and NORMAL only for a transaction that need not; BEGIN IMMEDIATE, so that a
+writer waits for its turn at the start and never fails half way; a busy timeout for that waiting. A
+connection serves one thread at a time.
 
 SQLite has no network to wait for, so the async driver runs whole operations in threads: one hop for
 an operation, not one for each statement.
@@ -42,7 +43,10 @@ VERSION_MIN = (3, 35)
 FORK_SECONDS = 1.0
 """How long a fork waits for transactions of other threads: see `forking`."""
 
-LOOK_SECONDS = 0.01
+NORMAL = 1
+"""A level of `synchronous` at which commits to the log do not wait for the disk."""
+
+LOOK_SECONDS = 0.004
 """How often a watch looks for commits, which takes it some microseconds."""
 
 
@@ -52,20 +56,43 @@ class SQLiteSession:
     translate = staticmethod(sqlite_fault)
     savepoints = False
 
-    def __init__(self, connection: sqlite3.Connection, *, lasting: bool = False) -> None:
+    def __init__(
+        self, connection: sqlite3.Connection, *, lasting: bool = False, logged: bool = False
+    ) -> None:
+        """`logged` says that there is a write-ahead log."""
         self.connection = connection
         self.lasting = lasting
+        self.logged = logged
+        self._level: int | None = None
 
     def begin(self) -> None:
         self.connection.execute("BEGIN IMMEDIATE")
 
+    def begin_relaxed(self) -> None:
+        # In the log, what a power cut leaves is whole; without one, the file might be damaged.
+        ((level,),) = self.connection.execute("PRAGMA synchronous").fetchall()
+        if self.logged and level > NORMAL:
+            self._level = level
+            self.connection.execute(f"PRAGMA synchronous = {NORMAL}")
+        self.begin()
+
     def commit(self) -> None:
         self.connection.execute("COMMIT")
+        self._tighten()
 
     def rollback(self) -> None:
         # A full disk, for one, has rolled back already.
         if self.connection.in_transaction:
             self.connection.execute("ROLLBACK")
+        self._tighten()
+
+    def _tighten(self) -> None:
+        """After a relaxed transaction, however it ended: let the next one wait for the disk. It is
+        an error while a transaction is open; then that is rolled back, and this comes again.
+        """
+        if self._level is not None:
+            self.connection.execute(f"PRAGMA synchronous = {self._level}")
+            self._level = None
 
     def in_transaction(self) -> bool:
         return self.connection.in_transaction
@@ -131,7 +158,7 @@ def open_session(path: str, lock_timeout: float) -> SQLiteSession:
             cached_statements=256,
         )
         try:
-            connection.execute("PRAGMA journal_mode = WAL")
+            ((mode,),) = connection.execute("PRAGMA journal_mode = WAL").fetchall()
             connection.execute("PRAGMA synchronous = FULL")
         except BaseException:
             connection.close()
@@ -139,7 +166,7 @@ def open_session(path: str, lock_timeout: float) -> SQLiteSession:
     except sqlite3.Error as error:
         meaning = sqlite_fault(error)
         raise type(meaning)(f"{Path(path).absolute()}: {meaning}") from error
-    return SQLiteSession(connection, lasting=not path)
+    return SQLiteSession(connection, lasting=not path, logged=mode == "wal")
 
 
 class AsyncSQLiteSession:

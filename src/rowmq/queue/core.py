@@ -1,7 +1,6 @@
 """What queues do, as steps: written once, taken by `Queue` and by `AsyncQueue`."""
 
 import logging
-import random
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
@@ -12,22 +11,23 @@ from rowmq.codec import error_text
 from rowmq.drivers.base import Steps
 from rowmq.errors import InvalidInput, InvalidOption
 from rowmq.message import JobError, Message, Outcome, ScheduledMessage, State
-from rowmq.naming import check_key
+from rowmq.naming import check_job_key
 from rowmq.options import check_flag, whole
+from rowmq.pacing import Pace
 from rowmq.queue.claiming import Claimed
 from rowmq.queue.desk import Desk, Put
-from rowmq.queue.job import Facts, claimed_facts, posted_facts, recorded_facts
+from rowmq.queue.job import ClaimedFacts, claimed_facts, posted_facts, recorded_facts
 from rowmq.queue.ticket import Ticket, Wanted, wanted_of
 from rowmq.queue.view import View, micros_of
 from rowmq.store.archive import BATCH, Record
-from rowmq.store.jobs import Offer, Posting, posting_of
 from rowmq.store.listing import LIVE
-from rowmq.store.queues import Settings
+from rowmq.store.postings import Offer, Posting, posting_like, posting_of
+from rowmq.store.queues import FULL, RELAXED, Settings
 from rowmq.store.settles import Kind
 from rowmq.store.topics import check_limit, check_retention
 from rowmq.times import Duration, from_micros, to_micros, to_seconds
 
-__all__ = ["EMPTY_LOOKS_MAX", "Core", "check_order", "delivered_too_often", "told"]
+__all__ = ["Core", "check_order", "delivered_too_often", "told"]
 
 log = logging.getLogger("rowmq")
 
@@ -37,18 +37,8 @@ CONFIRMATION = "Yes, please, I know what I'm doing!"
 CLAIM_MAX = 10_000
 """How many jobs one claim takes at most."""
 
-PAUSE_SECONDS_FIRST = 0.005
-PAUSE_GROWTH = 1.6
-"""How long to wait after an empty look, and how that grows while there is nothing."""
-
-WATCHED_SECONDS_MAX = 1.0
-"""How long to wait at most where a put wakes those who wait."""
-
 PERMITS_MAX = 10_000
 """The highest limit: there is a row for each permit."""
-
-EMPTY_LOOKS_MAX = 30
-"""How many empty looks are counted: by then every pause is the longest."""
 
 UNSETTLED_MAX = 20
 """How often a job may be claimed and not be settled, if nothing else is said: one that kills its
@@ -93,10 +83,14 @@ class Core:
                 f"put_many takes a list of payloads, not a {type(payloads).__name__}"
             )
         given = list(payloads)
-        postings = []
+        postings: list[Posting] = []
         for place, payload in enumerate(given):
             try:
-                postings.append(self._posting(payload, **how))
+                if postings:
+                    refuse_wrapped(payload)
+                    postings.append(posting_like(postings[0], payload))
+                else:
+                    postings.append(self._posting(payload, **how))
             except InvalidInput as error:
                 raise type(error)(f"payload {place}: {error}") from error
         puts = yield from self.desk.put(postings, connection)
@@ -116,21 +110,17 @@ class Core:
     ) -> Posting:
         if delay is not None and at is not None:
             raise InvalidOption("give delay= or at=, but not both")
-        if isinstance(payload, Message | ScheduledMessage):
-            raise InvalidInput(
-                f"a payload cannot be a rowmq.{type(payload).__name__}: put takes the payload "
-                f"itself and options beside it, as in put(payload, headers=...); offer_batch takes "
-                f"rowmq.ScheduledMessage"
-            )
+        refuse_wrapped(payload)
+        view = self.view
         return posting_of(
-            self.view.queue,
-            self.view.kind,
+            view.queue,
+            view.kind,
             payload,
             at=None if at is None else due_micros(at),
             delay_us=0 if delay is None else round(to_seconds(delay, name="delay") * 1_000_000),
             priority=priority,
-            key=check_key(key),
-            ordering_key=check_key(ordering_key, what="an ordering key"),
+            key=check_job_key(key),
+            ordering_key=check_job_key(ordering_key, what="an ordering key"),
             headers=headers,
         )
 
@@ -173,7 +163,12 @@ class Core:
     # --- claim ------------------------------------------------------------------------------------
 
     def claim(
-        self, limit: int, lock_timeout: Duration | None = None, *, newest: bool = False
+        self,
+        limit: int,
+        lock_timeout: Duration | None = None,
+        *,
+        newest: bool = False,
+        patient: bool = False,
     ) -> Steps[list[Any]]:
         """Up to so many jobs that are due. What does not parse, or was delivered too often, is
         failed, and others are looked for.
@@ -184,7 +179,9 @@ class Core:
             return []
         lock_us = self._lock_us(lock_timeout)
         while True:
-            claimed = yield from self.claimer.take(min(limit, CLAIM_MAX), lock_us, newest=newest)
+            claimed = yield from self.claimer.take(
+                min(limit, CLAIM_MAX), lock_us, newest=newest, patient=patient
+            )
             jobs, refused = self._hand_out(claimed)
             if refused:
                 yield from self._refuse(refused)
@@ -232,11 +229,12 @@ class Core:
         deadline = None if seconds is None else time.monotonic() + seconds
         waiter = self.desk.new_waiter()
         watched = False
-        empty = 0
+        pace = Pace()
         try:
             while True:
-                waiter.calm()
-                jobs = yield from self.claim(1, lock_timeout)
+                woken = waiter.calm()
+                pace.begin()
+                jobs = yield from self.claim(1, lock_timeout, patient=watched and not woken)
                 if jobs:
                     return jobs[0]
                 remaining = None if deadline is None else deadline - time.monotonic()
@@ -245,19 +243,15 @@ class Core:
                 if not watched:
                     self.desk.waiters.add(self.views, waiter)
                     watched = True
-                empty = min(empty + 1, EMPTY_LOOKS_MAX)
-                pause = self.pause(empty)
+                pause = self.pause(pace)
                 yield partial(waiter.wait, pause if remaining is None else min(pause, remaining))
         finally:
             self.desk.waiters.remove(self.views, waiter)
 
-    def pause(self, empty: int) -> float:
+    def pause(self, pace: Pace) -> float:
         """How long to wait before the next look, if nothing wakes us."""
         longest = min(view.poll_interval for view in self.views.values())
-        if self.desk.waiters.woken:
-            longest = max(longest, WATCHED_SECONDS_MAX)
-        pause = min(longest, PAUSE_SECONDS_FIRST * PAUSE_GROWTH**empty)
-        pause *= random.uniform(0.75, 1.0)  # never in step with others
+        pause = pace.pause(longest, watched=self.desk.waiters.woken)
         due = self.claimer.next_due
         # What is due and was not to be had, others have, or a limit keeps back.
         return pause if due is None or due <= 0 else min(pause, max(due, 0.001))
@@ -412,6 +406,7 @@ class Core:
         max_in_flight: float | None = None,
         rate: float | None = None,
         rate_period: Duration | None = None,
+        durability: str | None = None,
     ) -> Steps[None]:
         """Change settings; those left out stay as they are."""
         if rate is not None and rate_period is None:
@@ -425,8 +420,22 @@ class Core:
             max_in_flight=permits("max_in_flight", max_in_flight),
             rate=permits("rate", rate),
             rate_period_us=None if rate_period is None else micros_of("rate_period", rate_period),
+            relaxed=None if durability is None else self._is_relaxed(durability),
         )
         yield from self.set(settings, connection)
+
+    def _is_relaxed(self, durability: str) -> bool:
+        store = self.desk.store
+        if durability not in (FULL, RELAXED):
+            raise InvalidOption(f"durability must be 'full' or 'relaxed', not {durability!r}")
+        if durability == RELAXED and not store.queues.relaxes:
+            raise InvalidOption(
+                "durability='relaxed' is for PostgreSQL and SQLite: MySQL and MariaDB decide for "
+                "the whole server whether a commit waits for the disk; leave it 'full', or, if "
+                "everything on that server may lose its last second, set "
+                "innodb_flush_log_at_trx_commit = 2 there"
+            )
+        return durability == RELAXED
 
     def set(self, settings: Settings, connection: Any) -> Steps[None]:
         """Change settings that are checked."""
@@ -435,7 +444,7 @@ class Core:
         self.desk.disturb(self.view.queue)
 
 
-def delivered_too_often(facts: Facts, view: View) -> str | None:
+def delivered_too_often(facts: ClaimedFacts, view: View) -> str | None:
     """Why a job is not to be tried any more, if so."""
     most = view.max_deliveries
     if most is not None:
@@ -449,6 +458,19 @@ def delivered_too_often(facts: Facts, view: View) -> str | None:
         f"it was claimed {unsettled} times and not settled: its workers died, or were slower than "
         f"its lock_timeout; max_deliveries= sets another limit"
     )
+
+
+def refuse_wrapped(payload: Any) -> None:
+    """Raise for what is no payload, but has one."""
+    if isinstance(payload, WRAPPED):
+        raise InvalidInput(
+            f"a payload cannot be a rowmq.{type(payload).__name__}: put takes the payload "
+            f"itself and options beside it, as in put(payload, headers=...); offer_batch takes "
+            f"rowmq.ScheduledMessage"
+        )
+
+
+WRAPPED = (Message, ScheduledMessage)
 
 
 def due_micros(at: datetime) -> int:
@@ -469,7 +491,7 @@ def needed(key: str) -> str:
     """A key that must be there."""
     if key is None:
         raise InvalidInput("a key is needed: jobs without one cannot be found by it")
-    return str(check_key(key))
+    return str(check_job_key(key))
 
 
 def check_order(order: str) -> bool:

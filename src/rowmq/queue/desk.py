@@ -20,7 +20,7 @@ from rowmq.queue.ids import Ids
 from rowmq.queue.ticket import Wanted, conclude, give_up, take_all
 from rowmq.queue.view import View
 from rowmq.queue.waiting import Waiter, Waiters
-from rowmq.store.jobs import Offer, Posting
+from rowmq.store.postings import Offer, Posting
 from rowmq.store.queues import IDS_A_BLOCK, wake_name
 from rowmq.store.settles import Settle, refused
 from rowmq.store.statement import Operation
@@ -94,7 +94,8 @@ class Desk:
         if not postings:
             return []
         ids = yield from self.new_ids(len(postings), connection)
-        put = partial(self.store.jobs.put, postings, ids, notify=self._notify(postings, connection))
+        notify, alone = self._notify(postings, connection), connection is None
+        put = partial(self.store.jobs.put, postings, ids, alone=alone, notify=notify)
         due: list[int] = yield partial(self.repeat, put, connection)
         self._tell(postings)
         return list(zip(ids, due, strict=True))
@@ -105,9 +106,9 @@ class Desk:
             return []
         ids = yield from self.new_ids(len(offers), connection)
         postings = [offer.posting for offer in offers]
-        notify = self._notify(postings, connection)
+        notify, alone = self._notify(postings, connection), connection is None
         memo: list[Outcome] = []
-        make = partial(self.store.jobs.offer, offers, ids, memo=memo, notify=notify)
+        make = partial(self.store.jobs.offer, offers, ids, memo=memo, alone=alone, notify=notify)
         outcomes: list[Outcome] = yield partial(self.run, make, connection)
         self._tell(postings)
         return outcomes
@@ -138,7 +139,7 @@ class Desk:
     def disturb(self, queue: str) -> None:
         """Something has changed in a queue that claimers may have passed by."""
         for claimer in list(self._claimers.values()):
-            claimer.disturbed()
+            claimer.disturbed(queue)
         self.waiters.wake(queue)
 
     def close(self) -> None:
@@ -157,8 +158,9 @@ class Desk:
             while done < len(wanted):
                 part = wanted[done : done + SETTLES_MAX]
                 outcomes = yield from self._settle(part, connection)
-                outcomes = yield from self._explained(part, outcomes)
-                errors += conclude(part, outcomes, committed=connection is None)
+                if connection is not None or any(outcomes):  # mostly, all went well
+                    outcomes = yield from self._explained(part, outcomes)
+                    errors += conclude(part, outcomes, committed=connection is None)
                 done += len(part)
         except BaseException:
             give_up(wanted[done:])
@@ -191,18 +193,18 @@ class Desk:
     ) -> Steps[Sequence[Exception | None]]:
         """What was settled in a transaction of the caller's, and is done, is not stale."""
         told: list[Exception | None] = []
-        for (ticket, settle), outcome in zip(wanted, outcomes, strict=True):
-            if isinstance(outcome, StaleLease) and ticket.tentative:
-                was_settled = partial(self.store.settles.was_settled, settle)
+        for item, outcome in zip(wanted, outcomes, strict=True):
+            if isinstance(outcome, StaleLease) and item.ticket.tentative:
+                was_settled = partial(self.store.settles.was_settled, item.settle)
                 settled: bool = yield partial(self.run, was_settled)
-                told.append(refused(settle) if settled else outcome)
+                told.append(refused(item.settle) if settled else outcome)
             else:
                 told.append(outcome)
         return told
 
     def settle_now(self, settles: Sequence[Settle]) -> Any:
         """Settle jobs in one transaction; None, or why not, for each."""
-        return self.repeat(partial(self.store.settles.settle, settles))
+        return self.repeat(partial(self.store.settles.settle, settles, alone=True))
 
 
 class Spare:

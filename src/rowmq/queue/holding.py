@@ -13,13 +13,16 @@ from collections.abc import AsyncIterator, Iterator
 from functools import partial
 from typing import Any
 
+from msgspec.structs import replace
+
 from rowmq.drivers.base import Steps, take_steps, take_steps_async
 from rowmq.options import whole
 from rowmq.queue.claiming import Claimed
 from rowmq.queue.core import Core, check_order, delivered_too_often, told
-from rowmq.queue.job import Facts, claimed_facts
+from rowmq.queue.job import ClaimedFacts, claimed_facts
 from rowmq.queue.ticket import Wanted, wanted_of
 from rowmq.queue.view import micros_of
+from rowmq.store.claims import OpenLane
 from rowmq.store.holds import HeldJob
 from rowmq.store.settles import SAME_PLACE, Kind, Settle
 from rowmq.times import Duration
@@ -53,28 +56,28 @@ class _Holder:
         if lock_timeout is not None:
             micros_of("lock_timeout", lock_timeout)
         self.fenced = self.store.dialect.name == "sqlite"
+        self._lanes: list[OpenLane] = []
 
     # --- a row that is kept locked ----------------------------------------------------------------
 
     def find(self) -> Steps[bool]:
         """Whether something is due, without a lock."""
-        yield from self.core.claimer.look()
-        return bool(self.core.claimer.lanes)
+        self._lanes = yield from self.core.claimer.look()
+        return bool(self._lanes)
 
     def take(self, tx: Any, passed: set[int]) -> Steps[HeldJob | int | None]:
         """Lock a job for a transaction. A number is a job to pass over in the next one."""
         if len(passed) >= PASSED_OVER_MAX:
             return None
-        lanes = self.core.claimer.lanes
-        take = partial(self.store.holds.take, lanes, newest=self.newest, passed=passed)
+        take = partial(self.store.holds.take, self._lanes, newest=self.newest, passed=passed)
         held: HeldJob | int | None = yield partial(self.core.desk.run, take, tx)
         return held
 
-    def facts_of(self, held: HeldJob) -> tuple[Facts, str | None]:
+    def facts_of(self, held: HeldJob) -> tuple[ClaimedFacts, str | None]:
         """What a held job shows, and why it is not to be tried, if so."""
         deliveries = held.row.deliveries + held.starts + 1
         entry = held.job.entry._replace(attempts=held.failures, deliveries=deliveries)
-        claimed = Claimed(held.job._replace(entry=entry), held.lane, 0)
+        claimed = Claimed(replace(held.job, entry=entry), held.lane, 0)
         facts, error = claimed_facts(claimed, self.core.view)
         if error is None and held.failures >= self.max_failures:
             error = self.too_often(held.failures, f"in {held.starts} of them its process died")
@@ -114,7 +117,7 @@ class _Holder:
             ticket = job._ticket  # noqa: SLF001 - our own
             entry = ticket.claimed.job.entry
             counted = entry._replace(attempts=entry.deliveries - 1)
-            ticket.claimed = ticket.claimed._replace(job=ticket.claimed.job._replace(entry=counted))
+            ticket.claimed = replace(ticket.claimed, job=replace(ticket.claimed.job, entry=counted))
             facts, _ = claimed_facts(ticket.claimed, self.core.view)
             job = self.core.new_job(facts, ticket)
             if job.deliveries <= self.max_failures:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import msgspec
 
@@ -13,13 +13,14 @@ from rowmq.queue.claiming import Claimed
 from rowmq.queue.ticket import Ticket, Wanted, wanted_of
 from rowmq.queue.view import View
 from rowmq.store.archive import Record
-from rowmq.store.jobs import Posting
+from rowmq.store.postings import Posting
 from rowmq.store.settles import Kind
 from rowmq.times import Duration, from_micros, to_seconds
 
 __all__ = [
     "AnyJob",
     "AsyncJob",
+    "ClaimedFacts",
     "Facts",
     "Job",
     "claimed_facts",
@@ -47,13 +48,69 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     ordering_key: str | None
     headers: Mapping[str, str]
     priority: int
-    created_at: datetime | None
-    due_at: datetime
+    created_us: int | None
+    """Times are in microseconds since 1970, until somebody asks for them."""
+    due_us: int
     state: State
     attempts: int = 0
     deliveries: int = 0
     error: str | None = None
-    finished_at: datetime | None = None
+    finished_us: int | None = None
+
+
+class ClaimedFacts(msgspec.Struct, frozen=True):
+    """The same, of a job that was claimed: most handlers ask for little but the payload."""
+
+    claimed: Claimed
+    payload: Any
+
+    error: ClassVar[None] = None
+    finished_us: ClassVar[None] = None
+    state: ClassVar[State] = State.PROCESSING
+
+    @property
+    def id(self) -> int:
+        return self.claimed.job.entry.job_id
+
+    @property
+    def queue(self) -> str:
+        return self.claimed.lane.queue
+
+    @property
+    def kind(self) -> str:
+        return self.claimed.lane.kind
+
+    @property
+    def key(self) -> str | None:
+        return self.claimed.job.key
+
+    @property
+    def ordering_key(self) -> str | None:
+        return self.claimed.job.ordering_key
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        return headers_of(self.claimed.job.headers)[0]
+
+    @property
+    def priority(self) -> int:
+        return -self.claimed.lane.precedence
+
+    @property
+    def created_us(self) -> int | None:
+        return self.claimed.job.created_at
+
+    @property
+    def due_us(self) -> int:
+        return self.claimed.job.entry.due_at
+
+    @property
+    def attempts(self) -> int:
+        return self.claimed.job.entry.attempts
+
+    @property
+    def deliveries(self) -> int:
+        return self.claimed.job.entry.deliveries
 
 
 class AnyJob(Generic[T]):
@@ -63,8 +120,7 @@ class AnyJob(Generic[T]):
 
     def __init__(
         self,
-        facts: Facts,
-        *,
+        facts: Facts | ClaimedFacts,
         settle: Callable[..., Any],
         ticket: Ticket | None = None,
         tx: Any = None,
@@ -118,12 +174,12 @@ class AnyJob(Generic[T]):
     @property
     def created_at(self) -> datetime | None:
         """When it was put."""
-        return self._facts.created_at
+        return moment_of(self._facts.created_us)
 
     @property
     def due_at(self) -> datetime:
         """When it is, or was, to be claimed."""
-        return self._facts.due_at
+        return from_micros(self._facts.due_us)
 
     @property
     def state(self) -> State:
@@ -145,7 +201,7 @@ class AnyJob(Generic[T]):
         """Which attempt this one is, or would be next, the first being 1; of a finished job, which
         one was the last.
         """
-        done = self._facts.finished_at is not None
+        done = self._facts.finished_us is not None
         return max(self._facts.attempts, 1) if done else self._facts.attempts + 1
 
     @property
@@ -162,7 +218,7 @@ class AnyJob(Generic[T]):
     @property
     def finished_at(self) -> datetime | None:
         """When it was completed, or failed."""
-        return self._facts.finished_at
+        return moment_of(self._facts.finished_us)
 
     @property
     def settled(self) -> bool:
@@ -190,6 +246,11 @@ class AnyJob(Generic[T]):
             raise NotClaimed(UNCLAIMED if self._tx is None else HELD)
         seconds = None if delay is None else to_seconds(delay, name="delay")
         return [wanted_of(self._ticket, kind, delay=seconds, error=error_text(error))]
+
+    def _ack_wanted(self) -> Wanted:
+        if self._ticket is None:
+            raise NotClaimed(UNCLAIMED if self._tx is None else HELD)
+        return Wanted(self._ticket, self._ticket.settle(Kind.ACK))
 
 
 class Job(AnyJob[T]):
@@ -286,7 +347,7 @@ def tickets_of(jobs: Iterable[AnyJob[Any]]) -> list[Wanted]:
         if not isinstance(job, AnyJob):
             raise InvalidInput(f"ack takes jobs that were polled, not {job!r}")
         if id(job) not in wanted:
-            wanted[id(job)] = job._as(Kind.ACK)[0]  # noqa: SLF001 - its own module
+            wanted[id(job)] = job._ack_wanted()  # noqa: SLF001 - its own module
     return list(wanted.values())
 
 
@@ -304,33 +365,19 @@ def posted_facts(posting: Posting, payload: Any, *, id: int, due_at: int) -> Fac
         ordering_key=posting.ordering_key,
         headers=decode_headers(posting.headers),
         priority=-posting.lane.precedence,
-        created_at=None,
-        due_at=from_micros(due_at),
+        created_us=None,
+        due_us=due_at,
         state=State.PENDING,
     )
 
 
-def claimed_facts(claimed: Claimed, view: View) -> tuple[Facts, str | None]:
+def claimed_facts(claimed: Claimed, view: View) -> tuple[ClaimedFacts, str | None]:
     """Of a job that was claimed, and why its payload cannot be read, if it cannot."""
-    job, lane, _ = claimed
+    job = claimed.job
     payload, error = payload_of(job.payload, job.encoding, view.type)
-    headers, problem = headers_of(job.headers)
-    facts = Facts(
-        id=job.entry.job_id,
-        queue=lane.queue,
-        kind=lane.kind,
-        payload=payload,
-        key=job.key,
-        ordering_key=job.ordering_key,
-        headers=headers,
-        priority=-lane.precedence,
-        created_at=from_micros(job.created_at),
-        due_at=from_micros(job.entry.due_at),
-        state=State.PROCESSING,
-        attempts=job.entry.attempts,
-        deliveries=job.entry.deliveries,
-    )
-    return facts, error or problem
+    if error is None and job.headers is not None:
+        error = headers_of(job.headers)[1]
+    return ClaimedFacts(claimed, payload), error
 
 
 def recorded_facts(record: Record, view: View) -> Facts:
@@ -349,18 +396,24 @@ def recorded_facts(record: Record, view: View) -> Facts:
         ordering_key=record.ordering_key,
         headers=headers_of(record.headers)[0],
         priority=record.priority,
-        created_at=from_micros(record.created_at),
-        due_at=from_micros(record.due_at),
+        created_us=record.created_at,
+        due_us=record.due_at,
         state=record.state,
         attempts=record.attempts,
         deliveries=record.deliveries,
         error=record.error,
-        finished_at=None if record.finished_at is None else from_micros(record.finished_at),
+        finished_us=record.finished_at,
     )
+
+
+def moment_of(micros: int | None) -> datetime | None:
+    return None if micros is None else from_micros(micros)
 
 
 def headers_of(text: str | None) -> tuple[dict[str, str], str | None]:
     """Headers, or why they cannot be read: another program may have written them."""
+    if text is None:
+        return {}, None
     try:
         return decode_headers(text), None
     except msgspec.MsgspecError as error:

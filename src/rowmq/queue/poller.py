@@ -53,7 +53,7 @@ class Poller(Generic[T]):
         return f"<{type(self).__name__} {names}>"
 
     def _job(self, facts: Facts, ticket: Ticket | None = None, tx: Any = None) -> Job[T]:
-        return Job(facts, settle=self._settle, ticket=ticket, tx=tx)
+        return Job(facts, self._settle, ticket, tx)
 
     def _settle(self, wanted: list[Wanted], connection: Any) -> None:
         take_steps(self._core.settle(wanted, connection))
@@ -97,7 +97,7 @@ class AsyncPoller(Generic[T]):
         return f"<{type(self).__name__} {names}>"
 
     def _job(self, facts: Facts, ticket: Ticket | None = None, tx: Any = None) -> AsyncJob[T]:
-        return AsyncJob(facts, settle=self._settle, ticket=ticket, tx=tx)
+        return AsyncJob(facts, self._settle, ticket, tx)
 
     async def _settle(self, wanted: list[Wanted], connection: Any) -> None:
         await take_steps_async(self._core.settle(wanted, connection))

@@ -234,6 +234,7 @@ class Queue(Poller[T]):
         max_in_flight: float | None = None,
         rate: float | None = None,
         rate_period: Duration | None = None,
+        durability: str | None = None,
         connection: Any = None,
     ) -> None:
         """Change the queue's settings; those left out stay as they are.
@@ -241,7 +242,9 @@ class Queue(Poller[T]):
         Finished jobs are kept in the archive, unless `keep_completed` or `keep_failed` is False;
         completed ones for `retention`, a week at first, failed ones for `failed_retention`, for
         ever at first. `max_in_flight` jobs are claimed at a time, and `rate` are started in any
-        `rate_period` (a second), by all workers together. `math.inf` is no limit.
+        `rate_period` (a second), by all workers together. `math.inf` is no limit. With `durability`
+        "relaxed" instead of "full", puts and settles return before they are on the disk: a crash of
+        the database may lose the last moments of them. PostgreSQL and SQLite only.
         """
         take_steps(
             self._core.configure(
@@ -253,6 +256,7 @@ class Queue(Poller[T]):
                 max_in_flight=max_in_flight,
                 rate=rate,
                 rate_period=rate_period,
+                durability=durability,
                 connection=self._in(connection),
             )
         )
@@ -479,6 +483,7 @@ class AsyncQueue(AsyncPoller[T]):
         max_in_flight: float | None = None,
         rate: float | None = None,
         rate_period: Duration | None = None,
+        durability: str | None = None,
         connection: Any = None,
     ) -> None:
         """Change the queue's settings: see `Queue.configure`."""
@@ -492,6 +497,7 @@ class AsyncQueue(AsyncPoller[T]):
                 max_in_flight=max_in_flight,
                 rate=rate,
                 rate_period=rate_period,
+                durability=durability,
                 connection=self._in(connection),
             )
         )

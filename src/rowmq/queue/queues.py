@@ -16,7 +16,7 @@ from rowmq.queue.poller import AsyncPoller, Poller
 from rowmq.queue.queue import AsyncQueue, Queue
 from rowmq.queue.view import View, view_of
 from rowmq.queue.waiting import TaskWaiter, ThreadWaiter, Waiters
-from rowmq.store.jobs import Posting
+from rowmq.store.postings import Posting
 from rowmq.store.settles import Settle
 from rowmq.store.statement import Operation
 from rowmq.store.store import Store

@@ -1,7 +1,8 @@
 """What settles a claimed job: its place in a lock, which can be used once."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+
+import msgspec
 
 from rowmq.policy import RetryStrategy
 from rowmq.queue.claiming import Claimed
@@ -11,54 +12,58 @@ from rowmq.times import to_seconds
 __all__ = ["Ticket", "Wanted", "conclude", "give_up", "take_all", "wanted_of"]
 
 
-class Ticket:
+class Ticket(msgspec.Struct, eq=False, gc=False):
     """The claim of one job."""
 
-    __slots__ = ("_free", "claimed", "retry", "tentative")
+    claimed: Claimed
+    retry: RetryStrategy
+    free: bool = True
+    """There until somebody takes it for settling."""
+    tentative: bool = False
+    """Whether it was settled in a transaction of which nobody knows if it was committed."""
 
-    def __init__(self, claimed: Claimed, retry: RetryStrategy) -> None:
-        self.claimed = claimed
-        self.retry = retry
-        self.tentative = False
-        """Whether it was settled in a transaction of which nobody knows if it was committed."""
-        self._free = [True]
+    def __repr__(self) -> str:  # the one that is made reads `free`, which may not be there
+        return f"<Ticket of lock {self.claimed.token}, {'taken' if self.taken else 'free'}>"
 
     @property
     def taken(self) -> bool:
         """Whether the job is settled, or being settled."""
-        return not self._free
+        return not hasattr(self, "free")
 
     def take(self) -> bool:
-        """Take it for settling. False if somebody has: of two threads only one gets it."""
+        """Take it for settling. False if somebody has: of two threads only one gets it, since an
+        attribute can be deleted once.
+        """
         try:
-            self._free.pop()
-        except IndexError:
+            del self.free
+        except AttributeError:
             return False
         return True
 
     def give_back(self) -> None:
         """It is not settled after all."""
-        self._free = [True]
+        self.free = True
 
     def settle(self, kind: Kind, *, delay_us: int = 0, error: str | None = None) -> Settle:
         """What is to be done with the job, as the database is asked for it."""
-        job, lane, token = self.claimed
+        claimed = self.claimed
+        job, lane = claimed.job, claimed.lane
         return Settle(
-            kind=kind,
-            token=token,
-            position=job.position,
-            queue=lane.queue,
-            queue_id=lane.queue_id,
-            entry=job.entry,
-            job_kind=lane.kind,
-            key=job.key,
-            ordering_key=job.ordering_key,
-            delay_us=delay_us,
-            error=error,
+            kind,
+            claimed.token,
+            job.position,
+            lane.queue,
+            lane.queue_id,
+            job.entry,
+            lane.kind,
+            job.key,
+            job.ordering_key,
+            delay_us,
+            error,
         )
 
 
-class Wanted(NamedTuple):
+class Wanted(msgspec.Struct, frozen=True, gc=False):
     """A ticket, and what somebody wants to be done with it."""
 
     ticket: Ticket
@@ -67,8 +72,9 @@ class Wanted(NamedTuple):
     @property
     def changes_order(self) -> bool:
         """Whether afterwards a job can be claimed that could not be before."""
-        given_back = self.settle.kind in (Kind.NACK, Kind.RELEASE)
-        return given_back or self.settle.ordering_key is not None or bool(self.settle.entry.permit)
+        settle = self.settle
+        given_back = settle.kind is Kind.NACK or settle.kind is Kind.RELEASE
+        return given_back or settle.ordering_key is not None or bool(settle.entry.permit)
 
 
 def wanted_of(
@@ -91,13 +97,14 @@ def take_all(wanted: Sequence[Wanted]) -> None:
     """Take tickets for settling, all or none."""
     taken: list[Ticket] = []
     for item in wanted:
-        if item.settle.kind is Kind.EXTEND and not item.ticket.taken:
+        ticket, settle = item.ticket, item.settle
+        if settle.kind is Kind.EXTEND and not ticket.taken:
             continue  # whoever settles it meanwhile is not to be kept from it
-        if not item.ticket.take():
-            for ticket in taken:
-                ticket.give_back()
-            raise refused(item.settle)
-        taken.append(item.ticket)
+        if not ticket.take():
+            for other in taken:
+                other.give_back()
+            raise refused(settle)
+        taken.append(ticket)
 
 
 def conclude(
@@ -107,10 +114,11 @@ def conclude(
     errors to be told.
     """
     errors: list[Exception] = []
-    for (ticket, settle), outcome in zip(wanted, outcomes, strict=True):
+    for item, outcome in zip(wanted, outcomes, strict=True):
+        ticket = item.ticket
         if outcome is not None:
             errors.append(outcome)
-        if settle.kind is Kind.EXTEND:
+        if item.settle.kind is Kind.EXTEND:
             continue
         ticket.tentative = ticket.tentative or (outcome is None and not committed)
         if outcome is not None or not committed:
@@ -122,6 +130,6 @@ def give_up(wanted: Sequence[Wanted]) -> None:
     """Give back the tickets of jobs of which nobody knows whether they are settled: whoever tries
     again will be told.
     """
-    for ticket, settle in wanted:
-        if settle.kind is not Kind.EXTEND:
-            ticket.give_back()
+    for item in wanted:
+        if item.settle.kind is not Kind.EXTEND:
+            item.ticket.give_back()

@@ -22,8 +22,8 @@ class Waiter(Protocol):
     def wake(self) -> None:
         """Have it look again; from any thread."""
 
-    def calm(self) -> None:
-        """Forget that it was woken."""
+    def calm(self) -> bool:
+        """Forget that it was woken; whether it was."""
 
 
 class ThreadWaiter:
@@ -38,8 +38,10 @@ class ThreadWaiter:
     def wake(self) -> None:
         self._event.set()
 
-    def calm(self) -> None:
+    def calm(self) -> bool:
+        woken = self._event.is_set()
         self._event.clear()
+        return woken
 
 
 class TaskWaiter:
@@ -58,8 +60,10 @@ class TaskWaiter:
         with contextlib.suppress(RuntimeError):  # the loop may be closed by now
             self._loop.call_soon_threadsafe(self._event.set)
 
-    def calm(self) -> None:
+    def calm(self) -> bool:
+        woken = self._event.is_set()
         self._event.clear()
+        return woken
 
 
 class Waiters:

@@ -28,6 +28,7 @@ from pyspark.sql.types import (
 
 from rowmq.client import RowMQ
 from rowmq.message import State
+from rowmq.naming import SHARD_MARK
 from rowmq.spark.arrow import Query, fetch
 from rowmq.spark.columns import encodings_of, headers_of, named
 from rowmq.spark.options import JobsOptions
@@ -126,8 +127,9 @@ class JobsReader(DataSourceReader):
             return
         known = TABLES[self.options.what]
         schema = pa.schema([(name, travels(name, known[name][0])) for name in self.columns])
+        done = letter_column if self.options.what == "deadLetters" else finished
         for batch in fetch(self.options.place, Query(partition.sql, schema)):
-            yield named({name: finished(name, batch.column(name)) for name in self.columns})
+            yield named({name: done(name, batch.column(name)) for name in self.columns})
 
 
 def travels(name: str, kind: DataType) -> pa.DataType:
@@ -144,6 +146,13 @@ def finished(name: str, column: pa.Array) -> pa.Array:
         empty = pc.equal(pc.binary_length(column), 0)
         return pc.if_else(empty, pa.scalar(None, pa.string()), column)
     return column
+
+
+def letter_column(name: str, column: pa.Array) -> pa.Array:
+    """A column of dead letters as Spark is to have it: their keys are stored ones."""
+    if name != "key":
+        return finished(name, column)
+    return pc.if_else(pc.starts_with(column, SHARD_MARK), pa.scalar(None, pa.string()), column)
 
 
 # --- what the driver asks ---------------------------------------------------------------------

@@ -16,8 +16,8 @@ import msgspec
 from rowmq.errors import InvalidOption
 from rowmq.naming import check_group, check_key, check_queue, check_topic
 from rowmq.spark.place import Place, place_of
+from rowmq.store.keys import KEYLESS, SHARD_KEYS
 from rowmq.store.positions import EARLIEST, LATEST
-from rowmq.store.topics import KEYLESS
 from rowmq.times import to_micros
 
 __all__ = ["Bound", "Given", "JobsOptions", "TopicsOptions", "jobs_options", "topics_options"]
@@ -316,7 +316,7 @@ def bound(name: str, text: str) -> Bound:
     for topic, offsets in found.items():
         check_topic(topic)
         for key, offset in offsets.items():
-            if key != KEYLESS:
+            if key != KEYLESS and key not in SHARD_KEYS:
                 check_key(key)
             if offset not in (EARLIEST, LATEST) and not 1 <= offset < 2**62:
                 raise InvalidOption(

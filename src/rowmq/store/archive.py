@@ -10,8 +10,9 @@ from typing import NamedTuple
 from rowmq.message import JobError, State
 from rowmq.store.claims import Claims, Entry
 from rowmq.store.dialect import as_bytes, as_text, as_text_or_none
-from rowmq.store.jobs import JOB_COLUMNS, JOB_ID, KeyRow, Stored
+from rowmq.store.jobs import JOB_COLUMNS, JOB_ID
 from rowmq.store.lines import READY_KEY, WAITING_KEY, Member, ReadyRow
+from rowmq.store.postings import KeyRow, Stored
 from rowmq.store.settles import JOB_ERROR
 from rowmq.store.statement import Operation, Row, Statement
 from rowmq.times import from_micros

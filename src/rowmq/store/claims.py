@@ -11,16 +11,19 @@ waits for nobody; and whether a lock has expired, so that there is no sweep that
 A claim begins each lane at a *cursor*, where the last one began: before it are, mostly, index
 entries of jobs that were taken already, which a database is slow to clean up under load, and cannot
 clean up at all while somebody holds an old snapshot. It is only a hint: a claim that follows a look
-begins at the head.
+begins at the first job that this saw.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+import msgspec
+
 from rowmq.errors import SerializationFailure, UniqueViolation
-from rowmq.store.dialect import as_bytes, as_text, as_text_or_none
-from rowmq.store.jobs import JOB_COLUMNS, Jobs, KeyRow
+from rowmq.store.dialect import as_bytes, as_text
+from rowmq.store.jobs import JOB_COLUMNS, Jobs
 from rowmq.store.lines import READY_KEY, ReadyRow
+from rowmq.store.postings import KeyRow
 from rowmq.store.queues import IN_FLIGHT, RATE
 from rowmq.store.statement import Operation, Row, Statement
 
@@ -62,6 +65,15 @@ class OpenLane(NamedTuple):
     first_due: int | None
     """When the first of its jobs is due, and the queue's rate allows it; None if it has none."""
 
+    @property
+    def head(self) -> "Cursor":
+        """Where a claim begins that follows the look: to look for the first job once more may take
+        as long again. With limits, only the look itself knows when the first one is due.
+        """
+        if self.limited or self.first_due is None:
+            return HEAD_OF_LANE
+        return self.first_due, 0
+
 
 class Look(NamedTuple):
     """What there is to claim, at a time by the database's clock."""
@@ -89,13 +101,12 @@ class Entry(NamedTuple):
         return ReadyRow(self.lane_id, self.due_at, self.job_id, self.attempts, self.deliveries)
 
 
-class ClaimedJob(NamedTuple):
+class ClaimedJob(msgspec.Struct, frozen=True, gc=False):
     """A claimed job with all that is stored of it; position is its place in the lock."""
 
     entry: Entry
     position: int
     created_at: int
-    due_at: int
     encoding: int
     key: str | None
     ordering_key: str | None
@@ -108,6 +119,7 @@ class Claims:
 
     # Rows that are being claimed are passed over; so are those before the cursor.
     after_cursor = "(r.due_at, r.job_id) >= (?, ?)"
+    locks_ready = "{skip_locked}"
 
     def __init__(self, jobs: Jobs) -> None:
         self.jobs = jobs
@@ -116,12 +128,12 @@ class Claims:
 
     # --- look -------------------------------------------------------------------------------------
 
-    def look(self, queues: Sequence[str]) -> Operation[Look]:
-        """What there is to claim in queues that are not paused."""
+    def look(self, queues: Sequence[str], since: int = HEAD_OF_LANE[0]) -> Operation[Look]:
+        """What there is to claim in queues that are not paused; of what is due since then."""
         lanes: list[OpenLane] = []
         marks = ", ".join("?" for _ in queues)
         sql = self.dialect.sql(LOOK.replace("<queues>", marks).replace("<rate>", str(RATE)))
-        params = [self.dialect.text(queue) for queue in queues]
+        params = [since, *(self.dialect.text(queue) for queue in queues)]
         result = yield Statement("claims.look", sql, params, sole=True)
         now, expires = 0, None
         for id, queue_id, queue, kind, order, limited, due, free, now, expires in result:  # noqa: B007
@@ -170,22 +182,27 @@ class Claims:
         """
         permits = yield from self.take_permits(lanes, limit)
         left = dict(lanes)
-        taken: list[ReadyRow] = []
-        while left and not taken:
+        found: dict[ReadyRow, Row] = {}
+        while left and not found:
             counts = yield from self.shares(left, limit, permits, newest=newest)
             if not counts:
                 return []
             for lane, count in counts.items():
-                taken += yield from self.lock_ready(lane, lanes[lane], count, newest=newest)
+                found |= yield from self.lock_ready(lane, lanes[lane], count, newest=newest)
                 del left[lane]  # if others have all of its first jobs, the next lanes' turn comes
-        if not taken:
+        if not found:
             return []
-        taken = in_order(taken, lanes, newest=newest)
-        yield from self.queues.delete("claims.take", "{ready}", READY_KEY, [r[:3] for r in taken])
+        taken = list(found) if len(lanes) == 1 else in_order(found, lanes, newest=newest)
+        yield from self.remove(taken)
         entries = with_permits(taken, lanes, permits)
         yield from self.write_lock(entries, token=token, lock_us=lock_us, owner=owner)
         yield from self.use_permits(entries, lanes, permits, token=token, lock_us=lock_us)
-        return (yield from self.fetch(entries))
+        known = {row[0]: row for row in found.values() if row[0] is not None}
+        # One whose row was locked, or deleted while it was made ready.
+        missing = [entry.job_id for entry in entries if entry.job_id not in known]
+        if missing:
+            known |= yield from self.contents(missing)
+        return jobs_of(entries, known)
 
     def shares(
         self,
@@ -220,25 +237,33 @@ class Claims:
         self, lane: OpenLane, cursor: Cursor, limit: int, *, newest: bool
     ) -> Operation[list[tuple[int, int]]]:
         """Due time and id of the first jobs that are due in a lane, without a lock."""
-        sql = self.dialect.sql(self._ready("r.due_at, r.job_id", newest=newest))
+        sql = self.dialect.sql(self._ready("r.due_at, r.job_id", "{ready} r", newest=newest))
         params = (lane.id, *self.cursor_params(cursor), limit)
         result = yield Statement("claims.peek", sql, params)
         return [(due, id) for due, id in result]
 
     def lock_ready(
         self, lane: OpenLane, cursor: Cursor, count: int, *, newest: bool
-    ) -> Operation[list[ReadyRow]]:
-        """Lock the first jobs that are due in a lane, and that nobody else is taking."""
-        columns = "r.lane_id, r.due_at, r.job_id, r.attempts, r.deliveries"
-        sql = self.dialect.sql(self._ready(columns, newest=newest) + " {skip_locked}")
+    ) -> Operation[dict[ReadyRow, Row]]:
+        """Lock the first jobs that are due in a lane, and that nobody else is taking. All that is
+        stored of them comes with them, or NULLs if it is not there or locked.
+        """
+        columns = f"r.lane_id, r.due_at, r.job_id, r.attempts, r.deliveries, {JOB_COLUMNS}"
+        template = self._ready(columns, WHOLE, newest=newest)
         params = (lane.id, *self.cursor_params(cursor), count)
-        result = yield Statement("claims.lock_ready", sql, params)
-        return [ReadyRow(*row) for row in result]
+        result = yield Statement(
+            "claims.lock_ready", self.dialect.sql(f"{template} {self.locks_ready}"), params
+        )
+        return {ReadyRow._make(row[:5]): row[5:] for row in result}
 
-    def _ready(self, columns: str, *, newest: bool) -> str:
+    def remove(self, taken: Sequence[ReadyRow]) -> Operation[None]:
+        """Delete ready rows that are locked."""
+        yield from self.queues.delete("claims.take", "{ready}", READY_KEY, [r[:3] for r in taken])
+
+    def _ready(self, columns: str, tables: str, *, newest: bool) -> str:
         order = "r.due_at DESC, r.job_id DESC" if newest else "r.due_at, r.job_id"
         template = READY.replace("<columns>", columns).replace("<cursor>", self.after_cursor)
-        return template.replace("<order>", order)
+        return template.replace("<tables>", tables).replace("<order>", order)
 
     def cursor_params(self, cursor: Cursor) -> tuple[int, ...]:
         """The parameters of `after_cursor`."""
@@ -259,15 +284,13 @@ class Claims:
 
     def fetch(self, entries: Sequence[Entry]) -> Operation[list[ClaimedJob]]:
         """All that is stored of claimed jobs, in the order of claims."""
-        rows = yield from self.queues.select(
-            "claims.fetch", FETCH, {"id": "bigint"}, [(entry.job_id,) for entry in entries]
-        )
-        found = {row[0]: row for row in rows}
-        return [
-            job_of(entry, place, found[entry.job_id])
-            for place, entry in enumerate(entries)
-            if entry.job_id in found
-        ]
+        return jobs_of(entries, (yield from self.contents([entry.job_id for entry in entries])))
+
+    def contents(self, ids: Sequence[int]) -> Operation[dict[int, Row]]:
+        """The rows of those jobs that are there."""
+        wanted = [(id,) for id in ids]
+        rows = yield from self.queues.select("claims.fetch", FETCH, {"id": "bigint"}, wanted)
+        return {row[0]: row for row in rows}
 
     def load(self, token: int) -> Operation[list[ClaimedJob]]:
         """The jobs of a lock, if it is there: of a claim whose answer was lost."""
@@ -345,8 +368,9 @@ class Claims:
     def free_permits(self, permits: Iterable[tuple[int, int, int]]) -> Operation[None]:
         """Let permits of settled jobs be used again: by queue, number and the token of the lock."""
         rows = [(queue, IN_FLIGHT, number, token) for queue, number, token in sorted(permits)]
-        for run in self.queues.runs(rows):
-            source, params = self.dialect.given(PERMIT_KEY | {"held": "bigint"}, run)
+        columns = PERMIT_KEY | {"held": "bigint"}
+        for run in self.queues.runs(rows, columns):
+            source, params = self.dialect.given(columns, run)
             sets = {"free_at": "0", "token": "0", "job_id": "NULL"}
             sql = self.dialect.update_from(
                 "{permits}", source, tuple(PERMIT_KEY), sets, "t.token = w.held"
@@ -439,6 +463,8 @@ def with_permits(
     taken: Sequence[ReadyRow], lanes: Iterable[OpenLane], permits: Mapping[int, Permits]
 ) -> list[Entry]:
     """What goes into the lock of taken jobs, in the order of claims."""
+    if not permits:
+        return [Entry(id, lane, due, tries, times + 1) for lane, due, id, tries, times in taken]
     by_id = {lane.id: lane for lane in lanes}
     free = {id: iter(found.free.get(IN_FLIGHT, ())) for id, found in permits.items()}
     entries = []
@@ -451,19 +477,28 @@ def with_permits(
     return entries
 
 
+def jobs_of(entries: Sequence[Entry], known: Mapping[int, Row]) -> list[ClaimedJob]:
+    """The claimed jobs that are there, in the order of claims."""
+    return [
+        job_of(entry, place, row)
+        for place, entry in enumerate(entries)
+        if (row := known.get(entry.job_id)) is not None
+    ]
+
+
 def job_of(entry: Entry, position: int, row: Row) -> ClaimedJob:
     """A claimed job, of a row of JOB_COLUMNS."""
-    _, created_at, due_at, encoding, key, ordering_key, headers, payload = row
+    _, created_at, _, encoding, key, ordering_key, headers, payload = row
     return ClaimedJob(
-        entry=entry,
-        position=position,
-        created_at=created_at,
-        due_at=due_at,
-        encoding=encoding,
-        key=as_text_or_none(key),
-        ordering_key=as_text_or_none(ordering_key),
-        headers=as_text_or_none(headers),
-        payload=as_bytes(payload),
+        entry,
+        position,
+        created_at,
+        encoding,
+        # Most are None, and bytes: a call for each would take longer than all the rest.
+        None if key is None else as_text(key),
+        None if ordering_key is None else as_text(ordering_key),
+        None if headers is None else as_text(headers),
+        payload if type(payload) is bytes else as_bytes(payload),
     )
 
 
@@ -480,7 +515,7 @@ LOOK = """
     LEFT JOIN (
         SELECT l.id, l.queue_id, q.queue, l.kind, l.precedence,
                CASE WHEN q.max_in_flight IS NULL AND q.rate IS NULL THEN 0 ELSE 1 END AS limited,
-               (SELECT r.due_at FROM {ready} r WHERE r.lane_id = l.id
+               (SELECT r.due_at FROM {ready} r WHERE r.lane_id = l.id AND r.due_at >= ?
                 ORDER BY r.lane_id, r.due_at, r.job_id LIMIT 1) AS first_due,
                CASE WHEN q.rate IS NOT NULL THEN
                    (SELECT p.free_at FROM {permits} p
@@ -494,9 +529,11 @@ LOOK = """
 
 # A subquery, so that the time is found out once and not for every row.
 READY = """
-    SELECT <columns> FROM {ready} r
+    SELECT <columns> FROM <tables>
     WHERE r.lane_id = ? AND r.due_at <= (SELECT {now}) AND <cursor>
     ORDER BY <order> LIMIT ?"""
+
+WHOLE = "{ready} r LEFT JOIN {jobs} j {by_key} ON j.id = r.job_id"
 
 WRITE_LOCK = """
     INSERT INTO {locks} (token, locked_until, claimed_at, owner, claimed, settled)

@@ -8,6 +8,7 @@ dialect's module.
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any, ClassVar, TypeVar
 
 import msgspec
@@ -23,6 +24,7 @@ __all__ = [
     "Columns",
     "Dialect",
     "Row",
+    "are_numbers",
     "as_bytes",
     "as_text",
     "as_text_or_none",
@@ -82,6 +84,9 @@ class Dialect(ABC):
 
     rows_max: ClassVar[int]
     """How many rows one statement may carry."""
+
+    numbers_max: ClassVar[int]
+    """How many rows one statement may carry that are whole numbers only."""
 
     statement_bytes_max: ClassVar[int] = 4 * 1024 * 1024
     """How many bytes of values one statement carries before another is begun."""
@@ -176,8 +181,10 @@ class Dialect(ABC):
         result = yield Statement(name, self.sql(template + " RETURNING id"), params)
         return int(result.rows[0][0])
 
-    def seize(self) -> Operation[None]:
-        """Begin to write, in a caller's transaction that may only have read so far."""
+    def seize(self, *, relaxed: bool = False) -> Operation[None]:  # noqa: ARG002 - for a dialect
+        """Begin to write, in a caller's transaction that may only have read so far. One that begins
+        here is not to wait for the disk if it is `relaxed`.
+        """
         yield from ()
 
     @abstractmethod
@@ -192,8 +199,7 @@ class Dialect(ABC):
 
     def given(self, columns: Columns, rows: Sequence[Sequence[Any]]) -> tuple[str, list[Any]]:
         """A query for given rows, and its parameters."""
-        values = [self.text(v) if isinstance(v, str) else v for row in rows for v in row]
-        return values_table(tuple(columns), len(rows)), values
+        return values_table(tuple(columns), len(rows)), self.values(columns, rows)
 
     def update_from(
         self,
@@ -231,10 +237,16 @@ class Dialect(ABC):
         self, table: str, columns: Columns, rows: Sequence[Sequence[Any]], ending: str = ""
     ) -> tuple[str, list[Any]]:
         """Insert given rows, and the parameters; `ending` is what follows."""
-        values = [self.text(v) if isinstance(v, str) else v for row in rows for v in row]
         marks = f"({', '.join('?' for _ in columns)})"
         listed = ", ".join([marks] * len(rows))
-        return f"INSERT INTO {table} ({', '.join(columns)}) VALUES {listed} {ending}", values
+        sql = f"INSERT INTO {table} ({', '.join(columns)}) VALUES {listed} {ending}"
+        return sql, self.values(columns, rows)
+
+    def values(self, columns: Columns, rows: Sequence[Sequence[Any]]) -> list[Any]:
+        """The values of rows as parameters, one row after the other."""
+        if are_numbers(columns):
+            return list(chain.from_iterable(rows))
+        return [self.text(v) if isinstance(v, str) else v for row in rows for v in row]
 
     def unless_there(self, column: str) -> str:  # noqa: ARG002 - for a dialect
         """Ends an INSERT that leaves rows alone which are already there; `column` is one of them
@@ -258,6 +270,10 @@ class Dialect(ABC):
         """The items in runs that fit into one statement each."""
         run: list[T] = []
         filled = 0
+        items, sizes = list(items), list(sizes)
+        if 0 < len(items) <= self.rows_max and sum(sizes) <= self.statement_bytes_max:
+            yield items  # as nearly always
+            return
         for item, size in zip(items, sizes, strict=True):
             if run and (len(run) >= self.rows_max or filled + size > self.statement_bytes_max):
                 yield run
@@ -266,6 +282,14 @@ class Dialect(ABC):
             filled += size
         if run:
             yield run
+
+
+def are_numbers(columns: Columns) -> bool:
+    """Whether there is nothing but whole numbers in these columns, or NULL."""
+    return NUMBERS.issuperset(columns.values())
+
+
+NUMBERS = frozenset({"bigint", "integer", "smallint"})
 
 
 def as_text(value: str | bytes | memoryview | bytearray) -> str:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from rowmq.errors import InvalidOption
 from rowmq.store.groups import Readers
+from rowmq.store.keys import key_of
 from rowmq.store.letters import RESTORE, reopen
 from rowmq.store.staging import Version
 from rowmq.store.statement import Operation, Statement
@@ -22,7 +23,7 @@ class Returned(NamedTuple):
     """A message as it was in the log, and an id that is free, should its own be taken by now."""
 
     partition_id: int
-    key: str
+    key: str | None
     offset: int
     id: str
     payload: bytes
@@ -79,17 +80,17 @@ class GivingBack:
         known = {span.partition_id: span for span in spans}
         for row in rows:
             span = known.get(row.partition_id)
-            if span is None or span.key != row.key or row.offset > span.last:
+            if span is None or key_of(span.key) != row.key or row.offset > span.last:
                 raise InvalidOption(
                     f"topic {topic!r} never had a message at offset {row.offset} of the key "
-                    f"{row.key or None!r}: it is from another database, and can be replayed to a "
+                    f"{row.key!r}: it is from another database, and can be replayed to a "
                     f"topic, but not to a group"
                 )
 
     def restore(self, rows: Sequence[Returned]) -> Operation[None]:
         """Put messages back that the log has let go of, where they stood."""
         letters = self.store.letters
-        there = yield from letters.fetch((row.key, row.partition_id, row.offset) for row in rows)
+        there = yield from letters.fetch((row.partition_id, row.offset) for row in rows)
         for row in rows:
             if (row.partition_id, row.offset) in there:
                 continue

@@ -15,6 +15,7 @@ from rowmq.errors import InvalidOption, UnknownGroup
 from rowmq.message import GroupInfo, LagInfo
 from rowmq.progress import State
 from rowmq.store.dialect import Dialect, as_text
+from rowmq.store.keys import key_of, shard_of
 from rowmq.store.statement import Operation, Statement
 from rowmq.store.topics import Topics
 from rowmq.times import from_micros
@@ -142,7 +143,8 @@ class Groups:
         result = yield Statement("groups.lag", self.dialect.sql(LAG), params, sole=True)
         return [
             LagInfo(
-                key=as_text(key) or None,
+                key=key_of(as_text(key)),
+                shard=shard_of(as_text(key)),
                 offset_acked=acked,
                 last_offset=following - 1,
                 lag=following - 1 - acked - int(done),

@@ -173,7 +173,8 @@ class Holds:
                 raise stale(settle)  # by this very transaction: nobody else could
             yield from self.jobs.free_keys(keys.values())
         yield from self.queues.delete("holds.take", "{ready}", READY_KEY, [held.row[:3]])
-        yield from self.settles.finish([settle], {0: Held("0", held.taken_at, now)})
+        keeps = yield from self.queues.keeps([settle.queue_id])
+        yield from self.settles.finish([settle], {0: Held("0", held.taken_at, now)}, keeps)
         if settle.ordering_key is not None:
             line = (settle.queue_id, settle.ordering_key)
             ready = yield from self.jobs.lines.leave([(line, held.row.job_id)])

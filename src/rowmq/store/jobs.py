@@ -9,24 +9,29 @@ whoever has locked it decides. An update is a new job in the place of the old on
 so whatever lock the old one was in has nothing left to settle.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
 
-import msgspec
-
-from rowmq.codec import encode, encode_headers
 from rowmq.errors import (
-    InvalidOption,
     KeyTaken,
-    PayloadTooLarge,
     SerializationFailure,
     UniqueViolation,
 )
 from rowmq.message import Outcome
-from rowmq.naming import check_headers
 from rowmq.store.dialect import as_bytes, as_text, as_text_or_none
 from rowmq.store.lines import READY, READY_KEY, TRIES_MAX, WAITING_KEY, Lines, Member, ReadyRow
-from rowmq.store.queues import IN_FLIGHT, Lane, LaneName, Queues
+from rowmq.store.postings import (
+    KeyIdentity,
+    KeyRow,
+    Offer,
+    Place,
+    Posting,
+    Stored,
+    decide_all,
+    in_same_line,
+    refuse_oversized,
+)
+from rowmq.store.queues import IN_FLIGHT, Queues
 from rowmq.store.statement import Operation, Row, Statement
 
 __all__ = [
@@ -35,144 +40,8 @@ __all__ = [
     "KEY",
     "KEY_IDENTITY",
     "Jobs",
-    "KeyIdentity",
-    "KeyRow",
-    "Offer",
-    "Place",
-    "Posting",
-    "Stored",
-    "posting_of",
     "repeated",
 ]
-
-PRIORITY_MAX = 32_767
-
-ROW_OVERHEAD_BYTES = 150
-"""What a job's rows take beside its payload, roughly, when statements are filled."""
-
-KeyIdentity = tuple[int, str, str]
-"""Queue, key and kind: what must be unique. Sorted, they are the order in which keys are locked."""
-
-
-class Posting(msgspec.Struct, frozen=True, kw_only=True):
-    """A job that passed every check and is encoded: ready to be written.
-
-    It is due at a time, or, if that is None, after a delay from now.
-    """
-
-    lane: LaneName
-    at: int | None
-    delay_us: int
-    data: bytes
-    encoding: int
-    headers: str | None
-    key: str | None
-    ordering_key: str | None
-
-    @property
-    def size(self) -> int:
-        """About how many bytes it adds to a statement."""
-        return len(self.data) + len(self.headers or "") + ROW_OVERHEAD_BYTES
-
-    @property
-    def plain(self) -> bool:
-        """Whether no other job can stand in its way."""
-        return self.key is None and self.ordering_key is None
-
-
-class Place(NamedTuple):
-    """A posting with its id, its lane, when it is due and when it was made."""
-
-    posting: Posting
-    job_id: int
-    lane: Lane
-    due_at: int
-    created_at: int
-
-    @property
-    def key(self) -> "KeyRow":
-        """The row of its key, which it must have."""
-        name = self.posting.lane
-        return KeyRow(
-            self.lane.queue_id,
-            str(self.posting.key),
-            name.kind,
-            self.job_id,
-            self.lane.id,
-            self.due_at,
-        )
-
-    @property
-    def member(self) -> Member:
-        """Its place in its line, which it must have."""
-        name = self.posting.lane
-        return Member(
-            self.lane.queue_id,
-            str(self.posting.ordering_key),
-            name.precedence,
-            self.due_at,
-            self.job_id,
-            self.lane.id,
-        )
-
-
-class KeyRow(NamedTuple):
-    """The row of a live job's key; lane and due time are where it is ready, if it is."""
-
-    queue_id: int
-    job_key: str
-    kind: str
-    job_id: int
-    lane_id: int
-    due_at: int
-
-    @property
-    def identity(self) -> KeyIdentity:
-        """What must be unique: the key within its queue and kind."""
-        return self[:3]
-
-    @property
-    def ready(self) -> tuple[int, int, int]:
-        """The key of its ready row, if it has one."""
-        return self.lane_id, self.due_at, self.job_id
-
-
-class Offer(NamedTuple):
-    """A posting with a key, and whether it may take the place of a live job with that key."""
-
-    posting: Posting
-    can_update: bool
-
-
-def posting_of(
-    queue: str,
-    kind: str,
-    payload: Any,
-    *,
-    at: int | None = None,
-    delay_us: int = 0,
-    priority: int = 0,
-    key: str | None = None,
-    ordering_key: str | None = None,
-    headers: Mapping[str, str] | None = None,
-) -> Posting:
-    """The posting of a job. The payload, its headers and the priority are checked here."""
-    if type(priority) is not int or not -PRIORITY_MAX <= priority <= PRIORITY_MAX:
-        raise InvalidOption(
-            f"priority must be a whole number from -{PRIORITY_MAX:,} to {PRIORITY_MAX:,}, "
-            f"not {priority!r}"
-        )
-    encoded = encode(payload)
-    return Posting(
-        lane=LaneName(queue, kind, -priority),
-        at=at,
-        delay_us=delay_us,
-        data=encoded.data,
-        encoding=int(encoded.encoding),
-        headers=encode_headers(check_headers(headers)),
-        key=key,
-        ordering_key=ordering_key,
-    )
 
 
 class Jobs:
@@ -191,22 +60,30 @@ class Jobs:
         ids: Sequence[int],
         *,
         again: bool = False,
+        alone: bool = False,
         notify: Collection[str] = (),
     ) -> Operation[list[int]]:
         """Add jobs, all or none; when each is due.
 
-        `again` says that this may have been committed before, and its answer lost. `notify` are
-        the names by which pollers are to be woken, where the database has a way to.
+        `again` says that this may have been committed before, and its answer lost; `alone`, that
+        the transaction is our own, with nothing else in it. `notify` are the names by which pollers
+        are to be woken, where the database has a way to.
         """
-        yield from self.dialect.seize()
+        yield from self.seize(postings, alone=alone)
         if again and (known := (yield from self.due_times(ids))):
             # All or none were written; those that are gone have been done already.
             return [known.get(id, next(iter(known.values()))) for id in ids]
-        places = yield from self.places(postings, ids)
+        places = yield from self.places(postings, ids, alone=alone)
         yield from self.take_keys([place for place in places if place.posting.key is not None])
         yield from self.write(places)
         yield from self.tell(notify)
         return [place.due_at for place in places]
+
+    def seize(self, postings: Iterable[Posting], *, alone: bool) -> Operation[None]:
+        """Begin to write, relaxed if all the queues are."""
+        names = {posting.lane for posting in postings} if alone else set()
+        queues = {name.queue for name in names}
+        yield from self.queues.seize(queues, names, alone=alone)
 
     def due_times(self, ids: Sequence[int]) -> Operation[dict[int, int]]:
         """When jobs are due, of those that are there."""
@@ -215,9 +92,12 @@ class Jobs:
         )
         return {id: due_at for id, due_at in rows}  # noqa: C416 - rows are not known to be pairs
 
-    def places(self, postings: Sequence[Posting], ids: Sequence[int]) -> Operation[list[Place]]:
+    def places(
+        self, postings: Sequence[Posting], ids: Sequence[int], *, alone: bool = False
+    ) -> Operation[list[Place]]:
         """Where postings are to stand, once no payload is too large."""
-        lanes, now = yield from self.queues.lanes(posting.lane for posting in postings)
+        names = {posting.lane for posting in postings}
+        lanes, now = yield from self.queues.lanes(names, alone=alone)
         refuse_oversized(postings, lanes)
         return [
             Place(p, id, lanes[p.lane], now + p.delay_us if p.at is None else p.at, now)
@@ -311,17 +191,19 @@ class Jobs:
         ids: Sequence[int],
         *,
         memo: list[Outcome],
+        alone: bool = False,
         notify: Collection[str] = (),
     ) -> Operation[list[Outcome]]:
         """Create, update or leave alone the jobs of keys, one after the other.
 
         What is decided is noted in `memo`: if that is there when it begins, this may have been
-        committed before.
+        committed before. `alone` and `notify` are as for `put`.
         """
-        yield from self.dialect.seize()
+        postings = [offer.posting for offer in offers]
+        yield from self.seize(postings, alone=alone)
         if memo and (yield from self.due_times(ids)):
             return list(memo)
-        places = yield from self.places([offer.posting for offer in offers], ids)
+        places = yield from self.places(postings, ids, alone=alone)
         firsts: dict[KeyIdentity, Place] = {}
         for place in places:
             firsts.setdefault(place.key.identity, place)
@@ -379,7 +261,8 @@ class Jobs:
     ) -> Operation[list[KeyRow]]:
         """The rows of a key in a queue, of these kinds or all."""
         params = (self.dialect.text(queue), self.dialect.text(key))
-        sql = self.dialect.sql(FIND_KEY if only_look else FIND_KEY + " {as_now}")
+        # Not to be shared at first: two who do that, and then want it for themselves, wait in vain.
+        sql = self.dialect.sql(FIND_KEY if only_look else FIND_KEY + " {for_update}")
         result = yield Statement("jobs.find_key", sql, params, sole=only_look)
         rows = [KeyRow(q, as_text(k), as_text(kind), *rest) for q, k, kind, *rest in result]
         return sorted(row for row in rows if kinds is None or row.kind in kinds)
@@ -441,28 +324,6 @@ class Jobs:
         yield from self.queues.discard("jobs.delete", "{jobs}", {"id": "bigint"}, rows)
 
 
-class Stored(NamedTuple):
-    """A job as its row has it."""
-
-    id: int
-    queue_id: int
-    lane_id: int
-    due_at: int
-    data: bytes
-    encoding: int
-    headers: str | None
-    key: str | None
-    ordering_key: str | None
-    kind: str
-    precedence: int
-
-    def same_as(self, place: Place) -> bool:
-        """Whether an offer would change nothing. One for now is for another time than before."""
-        p = place.posting
-        mine = (self.data, self.encoding, self.headers, self.due_at, self.precedence)
-        return mine == (p.data, p.encoding, p.headers, p.at, p.lane.precedence)
-
-
 def stored_of(row: Row, lane: tuple[int, str, int]) -> Stored:
     id, lane_id, due_at, data, encoding, headers, key, ordering_key = row
     queue_id, kind, precedence = lane
@@ -481,69 +342,9 @@ def stored_of(row: Row, lane: tuple[int, str, int]) -> Stored:
     )
 
 
-def decide_all(
-    offers: Sequence[Offer], places: Sequence[Place], stored: Mapping[KeyIdentity, Stored]
-) -> tuple[list[Outcome], dict[KeyIdentity, Place]]:
-    """The outcome of each offer, and what is to be written in the end, of keys that change."""
-    outcomes = [Outcome.IGNORED] * len(offers)
-    groups: dict[KeyIdentity, list[tuple[Offer, Place, int]]] = {}
-    for number, (offer, place) in enumerate(zip(offers, places, strict=True)):
-        groups.setdefault(place.key.identity, []).append((offer, place, number))
-    final: dict[KeyIdentity, Place] = {}
-    for identity, group in groups.items():
-        last = decide(group, stored.get(identity), outcomes)
-        if last is not None:
-            final[identity] = last
-    return outcomes, final
-
-
-def decide(
-    offers: Sequence[tuple[Offer, Place, int]], stored: Stored | None, outcomes: list[Outcome]
-) -> Place | None:
-    """The outcomes of offers of one key, in their order, and what is to be written in the end."""
-    final: Place | None = None
-    for offer, place, number in offers:
-        if stored is None and final is None:
-            outcomes[number], final = Outcome.CREATED, place
-        elif offer.can_update and not is_same(place, final, stored):
-            outcomes[number], final = Outcome.UPDATED, place
-    return final
-
-
-def is_same(place: Place, final: Place | None, stored: Stored | None) -> bool:
-    """Whether an offer is for the job that an earlier one of its batch made, or that is stored."""
-    if final is not None:
-        return place.posting == final.posting
-    return stored is not None and stored.same_as(place)
-
-
-def in_same_line(place: Place, stored: Stored | None) -> Place:
-    """An update stays in the line that the job was in."""
-    if stored is None or stored.ordering_key is None:
-        return place
-    posting = msgspec.structs.replace(place.posting, ordering_key=stored.ordering_key)
-    return place._replace(posting=posting)
-
-
-def refuse_oversized(postings: Iterable[Posting], lanes: Mapping[LaneName, Lane]) -> None:
-    """Raise for the first payload that is over its queue's limit."""
-    for posting in postings:
-        limit = lanes[posting.lane].payload_bytes_max
-        if len(posting.data) > limit:
-            raise oversized(posting.lane.queue, len(posting.data), limit)
-
-
 def repeated(error: UniqueViolation | str) -> SerializationFailure:
     """Ids are given once: such a job is there only if an earlier try is being committed."""
     return SerializationFailure(f"these jobs are being committed; look again ({error})")
-
-
-def oversized(queue: str, payload_bytes: int, limit: int) -> PayloadTooLarge:
-    return PayloadTooLarge(
-        f"a payload of {payload_bytes:,} bytes is over the limit of queue {queue!r}, {limit:,} "
-        f"bytes; raise it with queue({queue!r}).configure(max_payload_bytes=...), or store the "
-        f"data elsewhere and put where it is"
-    )
 
 
 def job_row(place: Place) -> tuple[Any, ...]:
@@ -606,5 +407,6 @@ FREE_PERMIT = """
 
 FIND_KEY = """
     SELECT k.queue_id, k.job_key, k.kind, k.job_id, k.lane_id, k.due_at
-    FROM {queues} q {join} {job_keys} k ON k.queue_id = q.id
-    WHERE q.queue = ? AND k.job_key = ?"""
+    FROM {job_keys} k
+    WHERE k.queue_id = (SELECT q.id FROM {queues} q WHERE q.queue = ?) AND k.job_key = ?
+    ORDER BY k.kind"""

@@ -17,10 +17,12 @@ from rowmq.codec import ERROR_CHARS_MAX, decode_headers, encode_headers
 from rowmq.message import DeadLetter, Message
 from rowmq.progress import Progress, State
 from rowmq.store.dialect import Dialect, as_bytes, as_text
+from rowmq.store.entries import Entry
 from rowmq.store.groups import Groups
+from rowmq.store.keys import id_within, place_of
 from rowmq.store.leases import Change, Leases, Loaded
 from rowmq.store.statement import Operation, Row, Statement
-from rowmq.store.topics import Entry, Span, Topics, limit_of, message_of, unread_message_of
+from rowmq.store.topics import Span, Topics, limit_of, message_of, unread_message_of
 from rowmq.times import from_micros
 
 __all__ = ["BATCH", "Burial", "Grave", "Letters"]
@@ -37,6 +39,7 @@ class Burial(NamedTuple):
 
     partition_id: int
     key: str
+    """The stored one: its copy goes to the same shard of the dead-letter topic."""
     offset: int
     attempts: int
     error: str
@@ -70,7 +73,7 @@ class Letters:
 
     def bury(self, grave: Grave, burials: Sequence[Burial]) -> Operation[None]:
         """Copy messages to the dead-letter topic, in the transaction that settles them."""
-        found = yield from self.fetch((b.key, b.partition_id, b.offset) for b in burials)
+        found = yield from self.fetch((b.partition_id, b.offset) for b in burials)
         entries = {}
         for burial in burials:
             row = found.get((burial.partition_id, burial.offset))
@@ -81,11 +84,9 @@ class Letters:
             places = yield from self.append(entries)
             yield from self.note(grave, places, found)
 
-    def fetch(
-        self, places: Iterable[tuple[str, int, int]]
-    ) -> Operation[dict[tuple[int, int], Row]]:
+    def fetch(self, places: Iterable[tuple[int, int]]) -> Operation[dict[tuple[int, int], Row]]:
         """The rows of single messages, by partition and offset."""
-        spans = [Span(key, id, offset, offset) for key, id, offset in places]
+        spans = [Span("", id, offset, offset) for id, offset in places]
         found = yield from self.fetch_spans(spans, share=False)
         missing = [span for span in spans if (span.partition_id, span.first) not in found]
         if missing and self.dialect.snapshots:
@@ -222,14 +223,14 @@ class Letters:
 
     def restore(self, rows: Sequence[Row], spares: Sequence[str]) -> Operation[None]:
         """Put messages back that the log has let go of, where they stood."""
-        there = yield from self.fetch((as_text(row[9]), row[2], row[3]) for row in rows)
+        there = yield from self.fetch((row[2], row[3]) for row in rows)
         for row, spare in zip(rows, spares, strict=False):
             if (row[2], row[3]) in there:
                 continue
             headers, published_at = origin_of(row)
             values = [row[2], row[3], row[11], row[12], headers, published_at]
             known = yield from self.known(row[2], row[7])
-            id = self.dialect.text(spare) if known else row[7]
+            id = self.dialect.text(id_within(as_text(row[9]), spare)) if known else row[7]
             yield Statement("letters.restore", self.dialect.sql(RESTORE), [id, *values])
 
     def known(self, partition_id: int, id: Any) -> Operation[bool]:
@@ -284,6 +285,7 @@ def entry_of(grave: Grave, burial: Burial, row: Row) -> Entry:
 
 
 def renamed(entry: Entry, id: str) -> Entry:
+    id = id_within(entry.key, id)
     return Entry(entry.topic, entry.key, id, True, entry.data, entry.encoding, entry.headers)
 
 
@@ -314,10 +316,11 @@ def letter_of(topic: str, row: Row, type: Any) -> DeadLetter[Any]:
     headers, published_at = origin_of(row)
     payload, encoding = content[:2]
     original = (partition_id, offset, id, payload, encoding, headers, published_at)
+    place = place_of(as_text(key))
     message: Message[Any] = (
-        unread_message_of(original, topic, as_text(key))
+        unread_message_of(original, topic, place)
         if type is None
-        else message_of(original, topic, as_text(key), type)
+        else message_of(original, topic, place, type)
     )
     return DeadLetter(
         message=message,

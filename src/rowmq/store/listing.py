@@ -11,7 +11,7 @@ from typing import NamedTuple
 from rowmq.message import State
 from rowmq.store.archive import Archive, Lanes, Record, id_list, record_of
 from rowmq.store.dialect import as_text_or_none
-from rowmq.store.jobs import Stored
+from rowmq.store.postings import Stored
 from rowmq.store.statement import Operation, Statement
 
 __all__ = ["LIVE", "Listing"]

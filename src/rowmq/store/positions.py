@@ -11,6 +11,7 @@ from typing import NamedTuple
 from rowmq.errors import UnknownGroup
 from rowmq.store.dialect import Dialect, as_text
 from rowmq.store.groups import Groups, Readers
+from rowmq.store.keys import of_partitions
 from rowmq.store.leases import Leases
 from rowmq.store.seeking import MOVE, Seeking, Target
 from rowmq.store.statement import Operation, Statement
@@ -62,8 +63,9 @@ class Positions:
         return created
 
     def resolve(self, topic: str, offsets: Mapping[str, int]) -> Operation[dict[str, int]]:
-        """Offsets without words for them."""
+        """Offsets by stored key, without words for them."""
         spans = yield from self.seeking.partitions(topic, None)
+        offsets = of_partitions(topic, offsets, [span.key for span in spans], in_json=True)
         ends = {span.key: {EARLIEST: span.first, LATEST: span.last + 1} for span in spans}
         return {key: ends.get(key, {}).get(offset, offset) for key, offset in offsets.items()}
 

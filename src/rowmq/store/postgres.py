@@ -15,29 +15,22 @@ from rowmq.errors import SerializationFailure, UniqueViolation
 from rowmq.message import PublishResult
 from rowmq.naming import check_identifier
 from rowmq.store.dialect import Columns, Dialect, equal
+from rowmq.store.entries import Entry, Partition, refuse_oversized, results, unrepeated
 from rowmq.store.leases import FIND, FOUND_MAX, Change, Conflict, Found, Leases, Member, found_of
 from rowmq.store.postgres_jobs import (
     PostgresClaims,
     PostgresJobs,
     PostgresQueues,
     PostgresSettles,
+    array,
+    shortened,
+    text_array,
 )
 from rowmq.store.schema import Schema
 from rowmq.store.staging import Staging
 from rowmq.store.statement import Operation, Row, Statement
 from rowmq.store.store import Store, store_of
-from rowmq.store.topics import (
-    MESSAGE_COLUMNS,
-    PAYLOAD_BYTES_DEFAULT,
-    Entry,
-    Partition,
-    Span,
-    Topics,
-    limits_of,
-    refuse_oversized,
-    results,
-    unrepeated,
-)
+from rowmq.store.topics import MESSAGE_COLUMNS, PAYLOAD_BYTES_DEFAULT, Span, Topics, limits_of
 
 __all__ = ["PostgresDialect", "PostgresSchema", "PostgresTopics", "postgres_store"]
 
@@ -46,7 +39,7 @@ class PostgresDialect(Dialect):
     name = "postgres"
     # clock_timestamp, because now() is when the caller's transaction began.
     now = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
-    rows_max = 5_000
+    rows_max = numbers_max = 5_000
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -131,12 +124,14 @@ class PostgresTopics(Topics):
     ) -> Operation[dict[tuple[str, str, str], Row]]:
         """Append entries; `check` leaves out known ids. Offset and known, by identity."""
         found: dict[tuple[str, str, str], Row] = {}
-        sql = self.dialect.sql(APPEND_CHECKED if check else APPEND)
         while entries:
             partitions = by_partition(entries)
             patience = f"{round(self.dialect.lock_timeout * 1000)}ms" if sole else None
             told = sorted({topic for topic, _ in partitions}.intersection(notify))
-            params = (*partition_columns(partitions), *message_columns(partitions), patience, told)
+            params = [*partition_columns(partitions), *message_columns(partitions), patience]
+            if told:
+                params.append(told)
+            sql = self.dialect.sql(APPEND[len(partitions) == 1, check, bool(told)])
             result = yield Statement("topics.append", sql, params, sole=sole)
             if not result.rows:
                 yield from self.refuse(entries)
@@ -149,8 +144,8 @@ class PostgresTopics(Topics):
             if not known:
                 groups = list(partitions.values())
                 for _, place, first in result:
-                    for number, entry in enumerate(groups[place - 1]):
-                        found[entry.identity] = (first + number, False)
+                    for offset, entry in enumerate(groups[place - 1], first):
+                        found[entry.topic, entry.key, entry.id] = (offset, False)
                 return found
             # Nothing was appended: once more, without those that are there.
             found |= known
@@ -192,60 +187,68 @@ def by_partition(entries: Sequence[Entry]) -> dict[Partition, list[Entry]]:
     """The entries of each partition, sorted by partition: the order of the locks."""
     groups: dict[Partition, list[Entry]] = {}
     for entry in entries:
-        groups.setdefault(entry.partition, []).append(entry)
+        groups.setdefault((entry.topic, entry.key), []).append(entry)
     return dict(sorted(groups.items()))
 
 
-def partition_columns(groups: Mapping[Partition, Sequence[Entry]]) -> tuple[list[object], ...]:
+def partition_columns(groups: Mapping[Partition, Sequence[Entry]]) -> tuple[Any, ...]:
     """An array each of topic, key, how many messages, and the largest payload's size."""
     return (
-        [topic for topic, _ in groups],
-        [key for _, key in groups],
-        [len(group) for group in groups.values()],
-        [max(len(entry.data) for entry in group) for group in groups.values()],
+        shortened([topic for topic, _ in groups]),
+        text_array([key for _, key in groups]),
+        shortened([len(group) for group in groups.values()]),
+        shortened([max([len(entry.data) for entry in group]) for group in groups.values()]),
     )
 
 
-def message_columns(groups: Mapping[Partition, Sequence[Entry]]) -> tuple[list[object], ...]:
-    """An array each of the partition's place, the number within it, and what is stored."""
-    numbered = [
-        (place, number, entry)
-        for place, group in enumerate(groups.values(), 1)
-        for number, entry in enumerate(group)
-    ]
+def message_columns(groups: Mapping[Partition, Sequence[Entry]]) -> tuple[Any, ...]:
+    """An array each of the partition's place and what is stored, one partition after the other."""
+    entries = [entry for group in groups.values() for entry in group]
+    headers = [entry.headers for entry in entries]
     return (
-        [place for place, _, _ in numbered],
-        [number for _, number, _ in numbered],
-        [entry.id for _, _, entry in numbered],
-        [entry.data for _, _, entry in numbered],
-        [entry.encoding for _, _, entry in numbered],
-        [entry.headers for _, _, entry in numbered],
+        array(shortened([p for p, group in enumerate(groups.values(), 1) for _ in group])),
+        text_array([entry.id for entry in entries]),
+        [entry.data for entry in entries],
+        shortened([entry.encoding for entry in entries]),
+        headers if any(headers) else [],
     )
 
 
 # The partitions come sorted, and an INSERT takes them, and so locks them, in that order. Look-ups
 # are subqueries, one row at a time: as joins, a plan for "any parameters" may hash a whole table.
+# Of columns that are the same in all rows, only the first value is given.
 _WANTED = """
     WITH wanted AS MATERIALIZED (
-        SELECT * FROM unnest($1::text[], $2::text[], $3::bigint[], $4::bigint[]) WITH ORDINALITY
+        SELECT COALESCE(w.topic, ($1::text[])[1]) AS topic, w.partition_key,
+               COALESCE(w.messages, ($3::bigint[])[1]) AS messages,
+               COALESCE(w.largest, ($4::bigint[])[1]) AS largest, w.place
+        FROM unnest($1::text[], $2::text::text[], $3::bigint[], $4::bigint[]) WITH ORDINALITY
             AS w (topic, partition_key, messages, largest, place)
+    )"""
+
+_WANTED_ONE = """
+    WITH wanted AS (
+        SELECT ($1::text[])[1] AS topic, ($2::text::text[])[1] AS partition_key,
+               ($3::bigint[])[1] AS messages, ($4::bigint[])[1] AS largest, 1::bigint AS place
     )"""
 
 # How long to wait for the locks: for this transaction only, and only if it is our own.
 _PATIENCE = """,
     patience AS MATERIALIZED (
         SELECT set_config(
-            'lock_timeout', COALESCE($11::text, current_setting('lock_timeout')), true
+            'lock_timeout', COALESCE($10::text, current_setting('lock_timeout')), true
         ) AS lock_timeout
     )"""
 
 _NONE_REFUSED = f"""
         NOT EXISTS (
-            SELECT FROM wanted v
+            SELECT FROM <largest> v
             WHERE v.largest > COALESCE(
                 (SELECT t.max_payload_bytes FROM {{topics}} t WHERE t.topic = v.topic),
                 {PAYLOAD_BYTES_DEFAULT})
         )"""
+
+_LARGEST = "(SELECT topic, MAX(largest) AS largest FROM wanted GROUP BY topic)"
 
 _KNOWN = """,
     known AS MATERIALIZED (
@@ -254,7 +257,7 @@ _KNOWN = """,
                 SELECT stored.message_offset FROM {messages} stored
                 WHERE stored.partition_id = w.id AND stored.message_id = m.message_id
             ) AS message_offset
-            FROM unnest($5::integer[], $7::text[]) WITH ORDINALITY
+            FROM unnest($5::text::integer[], $6::text::text[]) WITH ORDINALITY
                 AS m (partition_place, message_id, place)
             JOIN (
                 SELECT wanted.place, (
@@ -262,7 +265,7 @@ _KNOWN = """,
                     WHERE p.topic = wanted.topic AND p.partition_key = wanted.partition_key
                 ) AS id
                 FROM wanted OFFSET 0
-            ) w ON w.place = m.partition_place
+            ) w ON w.place = COALESCE(m.partition_place, 1)
         ) looked_up
         WHERE message_offset IS NOT NULL
     )"""
@@ -271,14 +274,29 @@ _OR_KNOWN = f"""
     UNION ALL
     SELECT true, place, message_offset FROM known WHERE {_NONE_REFUSED}"""
 
+_PLACED = """
+        SELECT w.place, c.id, c.next_offset - w.messages AS first_offset,
+               (SUM(w.messages) OVER (ORDER BY w.place) - w.messages)::bigint AS earlier
+        FROM wanted w
+        JOIN counters c ON c.topic = w.topic AND c.partition_key = w.partition_key"""
+
+_PLACED_ONE = """
+        SELECT w.place, c.id, c.next_offset - w.messages AS first_offset, 0::bigint AS earlier
+        FROM wanted w CROSS JOIN counters c"""
+
+_INTO_PLACED = "JOIN placed p ON p.place = COALESCE(m.partition_place, 1)"
+
 # Who listens is told at the commit, also where that is a caller's. It is in the WHERE at the end
 # only because what nothing reads would not be run.
+_NOTIFIED = """,
+    notified AS MATERIALIZED (
+        SELECT COUNT(pg_notify('{channel}', topic)) AS topics FROM unnest($11::text[]) AS t (topic)
+        WHERE EXISTS (SELECT FROM placed)
+    )"""
+
 # Gives the first offset of each partition; or, if ids are known, those, having appended nothing;
 # or no row at all if a payload is refused.
-_APPEND = (
-    _WANTED
-    + _PATIENCE
-    + """<known>,
+_APPEND = """<wanted><patience><known>,
     counters AS (
         INSERT INTO {partitions} AS p (topic, partition_key, next_offset, largest_bytes)
         SELECT topic, partition_key, messages + 1, largest FROM wanted
@@ -288,35 +306,50 @@ _APPEND = (
             largest_bytes = GREATEST(p.largest_bytes, excluded.largest_bytes)
         RETURNING id, topic, partition_key, next_offset
     ),
-    placed AS MATERIALIZED (
-        SELECT w.place, c.id, c.next_offset - w.messages AS first_offset
-        FROM wanted w
-        JOIN counters c ON c.topic = w.topic AND c.partition_key = w.partition_key
+    placed AS MATERIALIZED (<placed>
     ),
     appended AS (
         INSERT INTO {messages} (partition_id, message_offset, message_id, payload, encoding,
                                 headers, published_at)
-        SELECT p.id, p.first_offset + m.number, m.message_id, m.payload, m.encoding, m.headers,
-               {now}
-        FROM unnest($5::integer[], $6::integer[], $7::text[], $8::bytea[], $9::smallint[],
-                    $10::text[])
-            AS m (partition_place, number, message_id, payload, encoding, headers)
-        JOIN placed p ON p.place = m.partition_place
-    ),
-    notified AS MATERIALIZED (
-        SELECT COUNT(pg_notify('{channel}', topic)) AS topics FROM unnest($12::text[]) AS t (topic)
-        WHERE EXISTS (SELECT FROM placed)
-    )
-    SELECT false, place, first_offset FROM placed
-    WHERE (SELECT topics FROM notified) IS NOT NULL<or known>"""
-).replace("<none refused>", _NONE_REFUSED)
+        SELECT p.id, p.first_offset + m.number - p.earlier - 1, m.message_id, m.payload,
+               COALESCE(m.encoding, ($8::smallint[])[1]), m.headers, (SELECT {now})
+        FROM unnest($5::text::integer[], $6::text::text[], $7::bytea[], $8::smallint[], $9::text[])
+            WITH ORDINALITY AS m (partition_place, message_id, payload, encoding, headers, number)
+        <into placed>
+    )<notified>
+    SELECT false, place, first_offset FROM placed<once told><or known>"""
 
-APPEND = _APPEND.replace("<known>", "").replace("<none known>", "").replace("<or known>", "")
-APPEND_CHECKED = (
-    _APPEND.replace("<known>", _KNOWN)
-    .replace("<none known>", " AND NOT EXISTS (SELECT FROM known)")
-    .replace("<or known>", _OR_KNOWN)
-)
+
+def append_template(*, one: bool, check: bool, tell: bool) -> str:
+    """The statement with what a batch needs and nothing else: each part takes its time, and of a
+    small batch that is most of it.
+    """
+    parts = {
+        "<wanted>": _WANTED_ONE if one else _WANTED,
+        "<patience>": _PATIENCE,
+        "<known>": _KNOWN if check else "",
+        "<none known>": " AND NOT EXISTS (SELECT FROM known)" if check else "",
+        "<or known>": _OR_KNOWN if check else "",
+        "<placed>": _PLACED_ONE if one else _PLACED,
+        "<notified>": _NOTIFIED if tell else "",
+        "<once told>": "\n    WHERE (SELECT topics FROM notified) IS NOT NULL" if tell else "",
+        "<into placed>": "CROSS JOIN placed p" if one else _INTO_PLACED,
+        "<none refused>": _NONE_REFUSED,
+        "<largest>": "wanted" if one else _LARGEST,
+    }
+    template = _APPEND
+    for name, part in parts.items():
+        template = template.replace(name, part)
+    return template
+
+
+APPEND = {
+    (one, check, tell): append_template(one=one, check=check, tell=tell)
+    for one in (False, True)
+    for check in (False, True)
+    for tell in (False, True)
+}
+"""By whether there is one partition, whether ids may be known, and whether somebody is told."""
 
 # WHERE false: an existing row is locked but not written.
 LOCK_PARTITIONS = (
@@ -325,7 +358,7 @@ LOCK_PARTITIONS = (
     INSERT INTO {partitions} AS p (topic, partition_key, next_offset)
     SELECT topic, partition_key, 1 FROM wanted WHERE <none refused>
     ON CONFLICT (topic, partition_key) DO UPDATE SET next_offset = p.next_offset WHERE false"""
-).replace("<none refused>", _NONE_REFUSED)
+).replace("<none refused>", _NONE_REFUSED.replace("<largest>", _LARGEST))
 
 LIMITS = """
     SELECT w.topic, (SELECT t.max_payload_bytes FROM {topics} t WHERE t.topic = w.topic)
@@ -365,10 +398,11 @@ class PostgresLeases(Leases):
     ) -> Operation[tuple[list[Row], Found | None]]:
         # Without a statement of its own before it, this is a transaction by itself.
         rows = yield from self._advance(member, changes, spans=spans, find=find, sole=True)
+        fetched = [row for row in rows if row[8] == FETCHED]
         if find is None:
-            return [row[1:8] for row in rows if row[0] == FETCHED], None
-        found = [(r[1], r[2], r[7], r[8], r[5]) for r in rows if r[0] == FOUND]
-        return [row[1:8] for row in rows if row[0] == FETCHED], found_of(found)
+            return fetched, None
+        found = [(r[0], r[1], r[6], r[7], r[4]) for r in rows if r[8] == FOUND]
+        return fetched, found_of(found)
 
     def write(self, member: Member, changes: Sequence[Change]) -> Operation[None]:
         yield from self._advance(member, changes, spans=(), find=None, sole=False)
@@ -393,7 +427,7 @@ class PostgresLeases(Leases):
         sql = self.dialect.sql(ADVANCE if find is None else ADVANCE_AND_FIND)
         params += find or ()
         result = yield Statement("leases.advance", sql, params, sole=sole)
-        if next(row[1] for row in result if row[0] == FENCED) != len(changes):
+        if next(row[0] for row in result if row[8] == FENCED) != len(changes):
             raise Conflict("a lease was lost, or its partition was changed by somebody else")
         return result.rows
 
@@ -464,11 +498,12 @@ ADVANCE = """
             invisible_until = excluded.invisible_until, attempts = excluded.attempts,
             error = excluded.error
     )
-    SELECT 0 AS kind, (SELECT count(*) FROM fenced) AS partition_id, NULL::bigint AS message_offset,
+    SELECT (SELECT count(*) FROM fenced) AS partition_id, NULL::bigint AS message_offset,
            NULL::text AS message_id, NULL::bytea AS payload, NULL::smallint AS encoding,
-           NULL::text AS headers, NULL::bigint AS published_at, NULL::bigint AS largest_bytes
+           NULL::text AS headers, NULL::bigint AS published_at, NULL::bigint AS largest_bytes,
+           0 AS kind
     UNION ALL
-    SELECT 1, <columns>, NULL
+    SELECT <columns>, NULL, 1
     FROM unnest($20::bigint[], $21::bigint[], $22::bigint[]) AS s (partition_id, first, last)
     CROSS JOIN LATERAL (
         SELECT * FROM {messages} m
@@ -481,8 +516,8 @@ ADVANCE_AND_FIND = (
     ADVANCE
     + f"""
     UNION ALL
-    SELECT 2, f.partition_id, f.epoch, NULL, NULL, f.touched::smallint, NULL, f.next_offset,
-           f.largest_bytes
+    SELECT f.partition_id, f.epoch, NULL, NULL, f.touched::smallint, NULL, f.next_offset,
+           f.largest_bytes, 2
     FROM ({numbered(FIND)}) f"""
 )
 

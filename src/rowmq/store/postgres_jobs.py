@@ -10,9 +10,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from rowmq.errors import UniqueViolation
-from rowmq.store.claims import ClaimedJob, Claims, Cursor, Entry, OpenLane, job_of
-from rowmq.store.jobs import JOB_COLUMNS, KEY, Jobs, KeyIdentity, KeyRow, Posting, repeated
-from rowmq.store.queues import IDS_A_BLOCK, Queues
+from rowmq.store.claims import ClaimedJob, Claims, Cursor, Entry, OpenLane
+from rowmq.store.jobs import KEY, Jobs, repeated
+from rowmq.store.postings import KeyIdentity, KeyRow, Posting
+from rowmq.store.queues import IDS_A_BLOCK, LaneName, Queues
 from rowmq.store.settles import Settle, Settles, refused, stale
 from rowmq.store.statement import Operation, Statement
 from rowmq.store.topics import PAYLOAD_BYTES_DEFAULT
@@ -21,11 +22,24 @@ __all__ = ["PostgresClaims", "PostgresJobs", "PostgresQueues", "PostgresSettles"
 
 
 class PostgresQueues(Queues):
+    ids_roll_back = True
+    relaxes = True
+
+    def relaxing(self, template: str, params: list[Any], rows: int) -> tuple[str, list[Any]]:
+        return RELAXING.replace("<query>", template), [*params, rows]
+
     def reserve(self) -> Operation[int]:
-        # The sequence of a table that stays empty: nothing is written, and nobody waits.
-        sql = self.dialect.sql("SELECT nextval(pg_get_serial_sequence('{job_ids}', 'id'))")
+        # The sequence of a table that stays empty: nobody waits. It is logged ahead for many values
+        # at a time, by whoever comes to the first of them, and that may not be on the disk yet. So
+        # that no crash gives these ids to another client, the log has a record of ours to flush.
+        sql = self.dialect.sql(RESERVE_LOGGED)
         result = yield Statement("queues.reserve", sql, sole=True)
         return int(result.rows[0][0]) * IDS_A_BLOCK
+
+
+RESERVE_LOGGED = """
+    SELECT nextval(pg_get_serial_sequence('{job_ids}', 'id')),
+           pg_logical_emit_message(true, 'rowmq', '')::text"""
 
 
 class PostgresJobs(Jobs):
@@ -35,21 +49,24 @@ class PostgresJobs(Jobs):
         ids: Sequence[int],
         *,
         again: bool = False,
+        alone: bool = False,
         notify: Collection[str] = (),
     ) -> Operation[list[int]]:
         runs = list(self.dialect.chunks(postings, (posting.size for posting in postings)))
         if not again and len(runs) == 1 and all(posting.plain for posting in postings):
-            sql = self.dialect.sql(PUT)
-            params = put_params(postings, ids, notify)
+            sql = self.dialect.sql(PUT[alone, bool(notify)])
+            params = put_params(postings, ids)
+            if notify:
+                params.append(sorted(notify))
             try:
                 result = yield Statement("jobs.put", sql, params, sole=True)
             except UniqueViolation as error:
                 raise repeated(error) from error
             if result.rows:
-                due = {id: moment for id, moment in result}  # noqa: C416 - not known to be pairs
-                return [due[id] for id in ids]
+                now = result.rows[0][0]
+                return [now + p.delay_us if p.at is None else p.at for p in postings]
         # A lane is missing, or a payload too large; or there is more to it.
-        return (yield from super().put(postings, ids, again=again, notify=notify))
+        return (yield from super().put(postings, ids, again=again, alone=alone, notify=notify))
 
     def lock_keys(self, rows: Iterable[KeyRow]) -> Operation[dict[KeyIdentity, KeyRow]]:
         # New rows and old ones are locked in one pass, in order: two would go in circles.
@@ -68,28 +85,33 @@ class PostgresJobs(Jobs):
             yield Statement("jobs.notify", self.dialect.sql(NOTIFY), (sorted(names),))
 
 
-def put_params(
-    postings: Sequence[Posting], ids: Sequence[int], notify: Collection[str]
-) -> list[Any]:
+def put_params(postings: Sequence[Posting], ids: Sequence[int]) -> list[Any]:
     """The parameters of PUT."""
-    lanes = sorted({posting.lane for posting in postings})
+    largest: dict[LaneName, int] = {}
+    for posting in postings:
+        largest[posting.lane] = max(largest.get(posting.lane, 0), len(posting.data))
+    lanes = sorted(largest)
     numbers = {lane: number for number, lane in enumerate(lanes, 1)}
+    times = [posting.at for posting in postings]
+    headers = [posting.headers for posting in postings]
     return [
-        list(ids),
-        [numbers[posting.lane] for posting in postings],
-        [posting.at for posting in postings],
-        [posting.delay_us for posting in postings],
-        [posting.encoding for posting in postings],
-        [posting.headers for posting in postings],
+        array(ids),
+        shortened([numbers[posting.lane] for posting in postings]),
+        times if any(time is not None for time in times) else [],
+        shortened([posting.delay_us for posting in postings]),
+        shortened([posting.encoding for posting in postings]),
+        headers if any(headers) else [],
         [posting.data for posting in postings],
         [lane.queue for lane in lanes],
         [lane.kind for lane in lanes],
         [lane.precedence for lane in lanes],
-        sorted(notify),
+        [largest[lane] for lane in lanes],
     ]
 
 
 class PostgresClaims(Claims):
+    locks_ready = "FOR UPDATE OF r SKIP LOCKED"
+
     def claim(
         self,
         lanes: Mapping[OpenLane, Cursor],
@@ -120,62 +142,106 @@ class PostgresClaims(Claims):
             # Others may have the first jobs of the best lanes for long: then the next one's turn
             # comes.
             return (yield from super().claim(lanes, *how))
-        return [job_of(Entry(*row[1:6]), row[0], row[6:]) for row in result]
+        # In the order that they have in the lock; a row without a payload is of a job that is gone.
+        # Unlike others, the drivers give text as `str` and payloads as `bytes`.
+        return [
+            ClaimedJob(Entry(*row[:5]), position, *row[5:])
+            for position, row in enumerate(result)
+            if row[-1] is not None
+        ]
 
 
 class PostgresSettles(Settles):
     def settle(
-        self, settles: Sequence[Settle], *, again: bool = False, whole: bool = False
+        self,
+        settles: Sequence[Settle],
+        *,
+        again: bool = False,
+        alone: bool = False,
+        whole: bool = False,
     ) -> Operation[list[Exception | None]]:
         several = whole and len(settles) > 1
         if again or several or not all(settle.plain for settle in settles):
-            return (yield from super().settle(settles, again=again, whole=whole))
+            return (yield from super().settle(settles, again=again, alone=alone, whole=whole))
         outcomes: list[Exception | None] = []
         for run in self.queues.runs(settles):
-            sql = self.dialect.sql(ACK)
             sole = len(run) == len(settles)
+            # One of several statements knows only its own queues.
+            sql = self.dialect.sql(ACK_ALONE if alone and sole else ACK)
             result = yield Statement("settles.ack", sql, ack_params(run), sole=sole)
-            known = {(token, position): settled for token, position, settled in result}
+            marks = {token: settled for token, settled in result}  # noqa: C416 - as they were
             for settle in run:
-                settled = known.get((settle.token, settle.position))
-                refusal = stale(settle) if settled is None else refused(settle) if settled else None
-                outcomes.append(refusal)
+                known = marks.get(settle.token)
+                if known is None:
+                    outcomes.append(stale(settle))
+                else:
+                    outcomes.append(refused(settle) if known[settle.position] == "1" else None)
         return outcomes
 
 
 def ack_params(settles: Sequence[Settle]) -> list[Any]:
-    """The parameters of ACK."""
-    return [
-        sorted({settle.token for settle in settles}),
-        [settle.token for settle in settles],
-        [settle.position for settle in settles],
-        [settle.entry.job_id for settle in settles],
-        [settle.queue_id for settle in settles],
-        [settle.entry.attempts + 1 for settle in settles],
-        [settle.entry.deliveries for settle in settles],
-    ]
+    """The parameters of ACK: the tokens of locks, in order, and which of their jobs are acked. All
+    else the locks know.
+    """
+    masks = {token: bytearray() for token in sorted({settle.token for settle in settles})}
+    for settle in settles:
+        mask, position = masks[settle.token], settle.position
+        if len(mask) <= position:
+            mask += b"0" * (position + 1 - len(mask))
+        mask[position] = ord("1")
+    return [list(masks), [mask.decode() for mask in masks.values()]]
+
+
+def array(values: Iterable[int]) -> str:
+    """An array of numbers as text: the drivers take several times as long to encode one as Python
+    and the server do to write and read it so.
+    """
+    return "{" + ",".join(map(str, values)) + "}"
+
+
+def text_array(values: Sequence[str]) -> str:
+    """The same for texts. Each stands in quotes; in it, quotes and backslashes have one before."""
+    written = '","'.join(values)
+    if "\\" in written or written.count('"') > 2 * (len(values) - 1):
+        escaped = (value.replace("\\", "\\\\").replace('"', '\\"') for value in values)
+        written = '","'.join(escaped)
+    return f'{{"{written}"}}'
+
+
+def shortened(values: list[Any]) -> list[Any]:
+    """The first value alone, if all are the same: drivers take longer for an array's element than
+    the database does to see that it is missing.
+    """
+    return values[:1] if values.count(values[0]) == len(values) else values
 
 
 LOCK_KEY = """
     ON CONFLICT (queue_id, job_key, kind) DO UPDATE SET job_id = k.job_id
     RETURNING k.queue_id, k.job_key, k.kind, k.job_id, k.lane_id, k.due_at"""
 
+# As `_ONCE_RELAXED`, around a query that is the first of a longer transaction.
+RELAXING = """
+    SELECT f.*, CASE WHEN bool_and(f.relaxed = 1) OVER () AND COUNT(*) OVER () = e.count
+                THEN set_config('synchronous_commit', 'off', true) END
+    FROM (<query>) f CROSS JOIN (SELECT ?::bigint AS count) e"""
+
 NOTIFY = "SELECT COUNT(pg_notify('{channel}', name)) FROM unnest($1::text[]) AS t (name)"
 
 # All or nothing: if a lane is missing, or a payload is too large for its queue, no row comes back.
-PUT = f"""
-    WITH given AS MATERIALIZED (
-        SELECT * FROM unnest($1::bigint[], $2::integer[], $3::bigint[], $4::bigint[],
-                             $5::smallint[], $6::text[], $7::bytea[])
-            AS g (id, lane_number, due_at, delay_us, encoding, headers, payload)
-    ),
-    lane AS MATERIALIZED (
-        SELECT w.number, l.id, l.payload_bytes_max
-        FROM unnest($8::text[], $9::text[], $10::integer[]) WITH ORDINALITY
-            AS w (queue, kind, precedence, number)
+# Of columns that are the same in all rows, only the first value is given. The LIMIT takes nothing
+# away: without it, a plan for any parameters expects ten lanes, and looks so dear that every put is
+# planned anew.
+_PUT = f"""
+    WITH lane AS MATERIALIZED (
+        SELECT w.number, w.largest, l.id, l.payload_bytes_max, l.relaxed
+        FROM (
+            SELECT * FROM unnest($8::text[], $9::text[], $10::integer[], $11::bigint[])
+                WITH ORDINALITY AS w (queue, kind, precedence, largest, number)
+            LIMIT cardinality($8::text[])
+        ) w
         CROSS JOIN LATERAL (
             SELECT l.id, COALESCE(q.max_payload_bytes, {PAYLOAD_BYTES_DEFAULT})
-                AS payload_bytes_max
+                AS payload_bytes_max, q.relaxed
             FROM {{queues}} q JOIN {{lanes}} l ON l.queue_id = q.id
             WHERE q.queue = w.queue AND l.kind = w.kind AND l.precedence = w.precedence
             OFFSET 0
@@ -183,14 +249,16 @@ PUT = f"""
     ),
     clock AS MATERIALIZED (SELECT {{now}} AS now),
     placed AS MATERIALIZED (
-        SELECT g.id, l.id AS lane_id, COALESCE(g.due_at, c.now + g.delay_us) AS due_at, c.now,
-               g.encoding, g.headers, g.payload
-        FROM given g JOIN lane l ON l.number = g.lane_number CROSS JOIN clock c
+        SELECT g.id, l.id AS lane_id, c.now,
+               COALESCE(g.due_at, c.now + COALESCE(g.delay_us, ($4::bigint[])[1])) AS due_at,
+               COALESCE(g.encoding, ($5::smallint[])[1]) AS encoding, g.headers, g.payload
+        FROM unnest($1::text::bigint[], $2::integer[], $3::bigint[], $4::bigint[],
+                    $5::smallint[], $6::text[], $7::bytea[])
+            AS g (id, lane_number, due_at, delay_us, encoding, headers, payload)
+        JOIN lane l ON l.number = COALESCE(g.lane_number, 1)
+        CROSS JOIN clock c
         WHERE cardinality($8::text[]) = (SELECT COUNT(*) FROM lane)
-          AND NOT EXISTS (
-            SELECT FROM given v JOIN lane m ON m.number = v.lane_number
-            WHERE octet_length(v.payload) > m.payload_bytes_max
-        )
+          AND NOT EXISTS (SELECT FROM lane m WHERE m.largest > m.payload_bytes_max)
         ORDER BY g.id
     ),
     put AS (
@@ -200,12 +268,39 @@ PUT = f"""
     made_ready AS (
         INSERT INTO {{ready}} (lane_id, due_at, job_id, attempts, deliveries)
         SELECT lane_id, due_at, id, 0, 0 FROM placed
-    ),
+    )<notified>
+    SELECT c.now FROM clock c WHERE EXISTS (SELECT FROM placed)<once told><once relaxed>"""
+
+_NOTIFIED = """,
     notified AS MATERIALIZED (
-        SELECT COUNT(pg_notify('{{channel}}', name)) AS queues
-        FROM unnest($11::text[]) AS t (name) WHERE EXISTS (SELECT FROM placed)
+        SELECT COUNT(pg_notify('{channel}', name)) AS queues
+        FROM unnest($12::text[]) AS t (name) WHERE EXISTS (SELECT FROM placed)
+    )"""
+
+# Always true. The commit that follows does not wait for the disk if all queues are relaxed; what is
+# set so ends with the transaction.
+_ONCE_RELAXED = """(
+        SELECT CASE WHEN bool_and(relaxed = 1) THEN set_config('synchronous_commit', 'off', true)
+               ELSE '' END FROM lane
+    ) IS NOT NULL"""
+
+
+def put_sql(*, alone: bool, tells: bool) -> str:
+    """PUT for a transaction of our own or of a caller's, and with or without a NOTIFY."""
+    told = " AND (SELECT queues FROM notified) IS NOT NULL" if tells else ""
+    return (
+        _PUT.replace("<notified>", _NOTIFIED if tells else "")
+        .replace("<once told>", told)
+        .replace("<once relaxed>", f" AND {_ONCE_RELAXED}" if alone else "")
     )
-    SELECT id, due_at FROM placed WHERE (SELECT queues FROM notified) IS NOT NULL"""
+
+
+PUT = {
+    (alone, tells): put_sql(alone=alone, tells=tells)
+    for alone in (False, True)
+    for tells in (False, True)
+}
+"""By whether it is alone in a transaction of our own, and whether it wakes somebody."""
 
 _TAKEN_FROM_ONE = """
     WITH taken AS MATERIALIZED (
@@ -245,32 +340,29 @@ _TAKEN_FROM_MANY = """
         ) t
     )"""
 
-_CLAIM = f""",
+_CLAIM = """,
     gone AS (
-        DELETE FROM {{ready}} r WHERE r.ctid = ANY (ARRAY(SELECT place FROM taken))
+        DELETE FROM {ready} r WHERE r.ctid = ANY (ARRAY(SELECT place FROM taken))
         RETURNING r.lane_id, r.due_at, r.job_id, r.attempts, r.deliveries + 1 AS deliveries
     ),
-    entry AS MATERIALIZED (
-        SELECT g.*, (ROW_NUMBER() OVER (ORDER BY <precedence>, g.due_at, g.job_id) - 1)::integer
-            AS position
-        FROM gone g
-    ),
+    entry AS MATERIALIZED (SELECT g.*, <precedence> AS precedence FROM gone g),
     locked AS (
-        INSERT INTO {{locks}} (token, locked_until, claimed_at, owner, claimed, settled)
-        SELECT <token>::bigint, {{now}} + <lock>::bigint, {{now}}, <owner>::text,
+        INSERT INTO {locks} (token, locked_until, claimed_at, owner, claimed, settled)
+        SELECT <token>::bigint, {now} + <lock>::bigint, {now}, <owner>::text,
                array_agg(
                    ARRAY[job_id, lane_id, due_at, attempts::bigint, deliveries::bigint, 0]
-                   ORDER BY position
+                   ORDER BY precedence, due_at, job_id
                ),
                repeat('0', COUNT(*)::integer)
         FROM entry HAVING COUNT(*) > 0
     )
-    SELECT e.position, e.job_id, e.lane_id, e.due_at, e.attempts, e.deliveries, j.*
+    SELECT e.job_id, e.lane_id, e.due_at, e.attempts, e.deliveries, j.*
     FROM entry e
-    CROSS JOIN LATERAL (
-        SELECT {JOB_COLUMNS} FROM {{jobs}} j WHERE j.id = e.job_id OFFSET 0
-    ) j
-    ORDER BY e.position"""
+    LEFT JOIN LATERAL (
+        SELECT j.created_at, j.encoding, j.job_key, j.ordering_key, j.headers, j.payload
+        FROM {jobs} j WHERE j.id = e.job_id OFFSET 0
+    ) j ON TRUE
+    ORDER BY e.precedence, e.due_at, e.job_id"""
 
 
 def numbered(template: str, numbers: Mapping[str, str]) -> str:
@@ -295,30 +387,38 @@ CLAIM_MANY = numbered(
     },
 )
 
-# A row of `locks` that somebody has just changed is looked at again, as it now is.
+# A row of `locks` that somebody has just changed is looked at again, as it now is. Parameters are
+# given by subqueries, so that the planner has nothing to gain from looking at them: it would plan
+# the statement anew each time, which takes longer than to run it.
 ACK = """
-    WITH item AS MATERIALIZED (
-        SELECT * FROM unnest($2::bigint[], $3::integer[], $4::bigint[], $5::bigint[], $6::integer[],
-                             $7::integer[])
-            AS i (token, position, job_id, queue_id, attempts, deliveries)
-    ),
-    held AS MATERIALIZED (
-        SELECT w.token, k.settled, k.claimed_at FROM unnest($1::bigint[]) AS w (token)
+    WITH held AS MATERIALIZED (
+        SELECT w.token, k.settled, k.claimed_at, k.claimed,
+               k.settled::varbit | m.mask AS after, ~ k.settled::varbit & m.mask AS acked
+        FROM unnest((SELECT $1::bigint[]), (SELECT $2::text[])) AS w (token, mask)
         CROSS JOIN LATERAL (
-            SELECT k.settled, k.claimed_at FROM {locks} k WHERE k.token = w.token FOR UPDATE
+            -- Unpacked once, and not for each job in it.
+            SELECT k.settled, k.claimed_at, k.claimed || ARRAY[]::bigint[] AS claimed
+            FROM {locks} k WHERE k.token = w.token FOR UPDATE
         ) k
+        CROSS JOIN LATERAL (SELECT rpad(w.mask, length(k.settled), '0')::varbit AS mask) m
     ),
-    known AS MATERIALIZED (
-        SELECT i.*, h.claimed_at, substr(h.settled, i.position + 1, 1) = '1' AS settled
-        FROM item i JOIN held h ON h.token = i.token
+    entry AS MATERIALIZED (
+        SELECT h.claimed_at, h.claimed[n][1] AS job_id, h.claimed[n][2] AS lane_id,
+               h.claimed[n][4] + 1 AS attempts, h.claimed[n][5] AS deliveries
+        FROM held h CROSS JOIN LATERAL generate_series(1, length(h.acked)) AS n
+        WHERE get_bit(h.acked, n - 1) = 1
+    ),
+    lane AS MATERIALIZED (
+        SELECT l.id, l.queue_id, COALESCE(q.keep_completed, 1) AS keep,
+               COALESCE(q.relaxed, 0) AS relaxed
+        FROM (SELECT DISTINCT lane_id FROM entry) e
+        CROSS JOIN LATERAL (
+            SELECT l.id, l.queue_id FROM {lanes} l WHERE l.id = e.lane_id OFFSET 0
+        ) l
+        LEFT JOIN {queues} q ON q.id = l.queue_id
     ),
     valid AS MATERIALIZED (
-        SELECT k.*, q.keep FROM known k
-        CROSS JOIN LATERAL (
-            SELECT COALESCE((SELECT q.keep_completed FROM {queues} q WHERE q.id = k.queue_id), 1)
-                AS keep
-        ) q
-        WHERE NOT k.settled
+        SELECT l.queue_id, l.keep, e.* FROM entry e JOIN lane l ON l.id = e.lane_id
     ),
     clock AS MATERIALIZED (SELECT {now} AS now),
     kept AS (
@@ -326,31 +426,24 @@ ACK = """
         SELECT v.queue_id, c.now, v.job_id, v.claimed_at, v.attempts, v.deliveries
         FROM valid v CROSS JOIN clock c WHERE v.keep = 1
     ),
+    gone AS MATERIALIZED (SELECT ARRAY(SELECT job_id FROM valid WHERE keep = 0) AS jobs),
     dropped AS (
-        DELETE FROM {jobs} j WHERE j.id = ANY (ARRAY(SELECT job_id FROM valid WHERE keep = 0))
+        DELETE FROM {jobs} j WHERE j.id = ANY ((SELECT jobs FROM gone)::bigint[])
     ),
     traces AS (
-        DELETE FROM {job_errors} e
-        WHERE e.job_id = ANY (ARRAY(SELECT job_id FROM valid WHERE keep = 0))
+        DELETE FROM {job_errors} e WHERE e.job_id = ANY ((SELECT jobs FROM gone)::bigint[])
     ),
     notes AS (
-        DELETE FROM {holds} n WHERE n.job_id = ANY (ARRAY(SELECT job_id FROM valid WHERE keep = 0))
-    ),
-    mark AS MATERIALIZED (
-        SELECT h.token, string_agg(
-            CASE WHEN v.token IS NULL THEN substr(h.settled, p + 1, 1) ELSE '1' END, '' ORDER BY p
-        ) AS settled
-        FROM held h CROSS JOIN LATERAL generate_series(0, length(h.settled) - 1) AS p
-        LEFT JOIN valid v ON v.token = h.token AND v.position = p
-        GROUP BY h.token
+        DELETE FROM {holds} n WHERE n.job_id = ANY ((SELECT jobs FROM gone)::bigint[])
     ),
     marked AS (
-        UPDATE {locks} k SET settled = (SELECT m.settled FROM mark m WHERE m.token = k.token)
-        WHERE k.token = ANY (ARRAY(SELECT token FROM mark WHERE position('0' IN settled) > 0))
+        UPDATE {locks} k SET settled = (SELECT h.after::text FROM held h WHERE h.token = k.token)
+        WHERE k.token = ANY (ARRAY(SELECT token FROM held WHERE position(B'0' IN after) > 0))
     ),
     ended AS (
-        DELETE FROM {locks} k WHERE k.token = ANY (
-            ARRAY(SELECT token FROM mark WHERE position('0' IN settled) = 0)
-        )
+        DELETE FROM {locks} k
+        WHERE k.token = ANY (ARRAY(SELECT token FROM held WHERE position(B'0' IN after) = 0))
     )
-    SELECT token, position, settled FROM known"""
+    SELECT token, settled FROM held"""
+
+ACK_ALONE = f"{ACK} WHERE {_ONCE_RELAXED}"

@@ -5,22 +5,25 @@ made by the first job that needs it, and stays. So a claim goes through few lane
 priority down, and in each along an index from which nothing has to be left out.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
 from rowmq.errors import SerializationFailure
 from rowmq.message import QueueInfo
-from rowmq.store.dialect import Dialect, as_text
+from rowmq.store.dialect import Columns, Dialect, are_numbers, as_text
 from rowmq.store.statement import Operation, Row, Statement
 from rowmq.store.topics import limit_of
 
 __all__ = [
+    "FULL",
     "IDS_A_BLOCK",
     "IN_FLIGHT",
     "RATE",
+    "RELAXED",
+    "Keeps",
     "Lane",
     "LaneName",
     "Queues",
@@ -28,11 +31,16 @@ __all__ = [
     "wake_name",
 ]
 
+T = TypeVar("T")
+
 IDS_A_BLOCK = 1_000
 """How many job ids come with one number that the database gives."""
 
 IN_FLIGHT, RATE = 1, 2
 """What a permit is for. The numbers are stored: they never change."""
+
+Keeps = Mapping[int, tuple[bool, bool]]
+"""Whether queues keep what is completed, and what failed; by their ids."""
 
 RETENTION_DEFAULT_US = 7 * 86_400 * 1_000_000
 """How long a completed job is kept if nothing else was said: a week. Failed ones stay."""
@@ -52,11 +60,12 @@ class LaneName(NamedTuple):
 
 
 class Lane(NamedTuple):
-    """A lane by its numbers, and how large its payloads may be."""
+    """A lane by its numbers, how large its payloads may be, and whether its queue is relaxed."""
 
     id: int
     queue_id: int
     payload_bytes_max: int
+    relaxed: bool = False
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,13 +80,17 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     rate: int | None = None
     rate_period_us: int | None = None
     paused: bool | None = None
+    relaxed: bool | None = None
 
 
 class Queues:
     """The operations on queues as such, for one dialect."""
 
     ids_roll_back = False
-    """Whether a block of ids that was taken in a transaction is given again if that is undone."""
+    """Whether a block of ids that was taken in a transaction may be given again if it is undone."""
+
+    relaxes = False
+    """Whether a commit by itself may return before it is on the disk: see `relaxing`."""
 
     def __init__(self, dialect: Dialect) -> None:
         self.dialect = dialect
@@ -96,7 +109,12 @@ class Queues:
     # --- lanes ------------------------------------------------------------------------------------
 
     def find_lanes(
-        self, names: Sequence[LaneName], *, share: bool = False
+        self,
+        names: Sequence[LaneName],
+        *,
+        share: bool = False,
+        alone: bool = False,
+        sole: bool = False,
     ) -> Operation[tuple[dict[LaneName, Lane], int]]:
         """Those lanes that exist, and the time; 0 if there is none of them."""
         lanes: dict[LaneName, Lane] = {}
@@ -104,19 +122,27 @@ class Queues:
         for run in self.runs(names):
             source, params = self.dialect.given(LANE_NAME, run)
             lock = "{for_share}" if share else ""
-            sql = self.dialect.sql(FIND_LANES.replace("<source>", source).replace("<lock>", lock))
-            for queue, kind, precedence, id, queue_id, limit, moment in (
-                yield Statement("queues.find_lanes", sql, params)
+            template = FIND_LANES.replace("<source>", source).replace("<lock>", lock)
+            if alone:
+                template, params = self.relaxing(template, params, len(names))
+            sql = self.dialect.sql(template)
+            for queue, kind, precedence, id, queue_id, limit, moment, relaxed, *_ in (
+                yield Statement("queues.find_lanes", sql, params, sole=sole)
             ):
                 name = LaneName(as_text(queue), as_text(kind), precedence)
-                lanes[name] = Lane(id, queue_id, limit_of(limit))
+                lanes[name] = Lane(id, queue_id, limit_of(limit), bool(relaxed))
                 now = moment
+                self.note(bool(relaxed), name.queue, queue_id)
         return lanes, now
 
-    def lanes(self, names: Iterable[LaneName]) -> Operation[tuple[dict[LaneName, Lane], int]]:
+    def lanes(
+        self, names: Iterable[LaneName], *, alone: bool = False
+    ) -> Operation[tuple[dict[LaneName, Lane], int]]:
         """The lanes of names, made where they are missing, and the time."""
         wanted = sorted(set(names))
-        lanes, now = yield from self.find_lanes(wanted)
+        # What makes a lane is never relaxed: if that was lost, its number would be given to another
+        # one, and claimers that know it would take jobs of the wrong queue.
+        lanes, now = yield from self.find_lanes(wanted, alone=alone)
         missing = [name for name in wanted if name not in lanes]
         if missing:
             yield from self.create_lanes(missing)
@@ -171,6 +197,7 @@ class Queues:
                 max_in_flight=in_flight,
                 rate=rate,
                 rate_period=span_of(period),
+                durability=RELAXED if relaxed else FULL,
             )
             for (
                 id,
@@ -184,6 +211,7 @@ class Queues:
                 in_flight,
                 rate,
                 period,
+                relaxed,
             ) in result
         ]
 
@@ -219,7 +247,7 @@ class Queues:
                 sql = self.dialect.sql(DROP_PERMITS if limit else DROP_ALL_PERMITS)
                 yield Statement("queues.drop_permits", sql, (queue_id, purpose, limit))
 
-    def keeps(self, queue_ids: Iterable[int]) -> Operation[dict[int, tuple[bool, bool]]]:
+    def keeps(self, queue_ids: Iterable[int]) -> Operation[Keeps]:
         """Whether queues keep what is completed, and what failed."""
         kept = {}
         for run in self.runs(sorted(set(queue_ids))):
@@ -228,6 +256,41 @@ class Queues:
             for id, completed, failed in (yield Statement("queues.keeps", sql, params)):
                 kept[id] = bool(completed), bool(failed)
         return kept
+
+    # --- durability -------------------------------------------------------------------------------
+
+    # A put, an offer or a settle that is `alone`, in a transaction of our own with nothing else in
+    # it, need not wait for the disk if all its queues are relaxed. A commit that does wait takes
+    # along all that came before it, so nothing that lasts was ever built on something lost.
+
+    def relaxing(self, template: str, params: list[Any], rows: int) -> tuple[str, list[Any]]:  # noqa: ARG002 - for a dialect
+        """A query with a column `relaxed` that also has its transaction not wait for the disk, if
+        it gives so many rows and all are relaxed; where a query can do that.
+        """
+        return template, params
+
+    def are_relaxed(
+        self,
+        queues: Collection[str | int],  # noqa: ARG002 - for a dialect
+        lanes: Collection[LaneName] = (),  # noqa: ARG002 - for a dialect
+    ) -> Operation[bool]:
+        """Whether queues, by name or by id, are relaxed and these lanes there: looked up before the
+        transaction begins, where it must be known by then. Else False.
+        """
+        yield from ()
+        return False
+
+    def seize(
+        self, queues: Collection[str | int], lanes: Collection[LaneName] = (), *, alone: bool
+    ) -> Operation[None]:
+        """Begin to write, relaxed if all these queues are and it is `alone`."""
+        relaxed = alone and (yield from self.are_relaxed(queues, lanes))
+        yield from self.dialect.seize(relaxed=relaxed)
+        if relaxed and not (yield from self.are_relaxed(queues, lanes)):
+            raise SerializationFailure("the durability of a queue was changed at this very moment")
+
+    def note(self, relaxed: bool, *queues: str | int) -> None:
+        """Queues, by name or by id, were seen to be so."""
 
     # --- many rows --------------------------------------------------------------------------------
 
@@ -240,7 +303,7 @@ class Queues:
         ending: str = "",
     ) -> Operation[None]:
         """Insert rows, in as few statements as it takes."""
-        for run in self.runs(rows):
+        for run in self.runs(rows, columns):
             sql, params = self.dialect.insert_into(table, columns, run, ending)
             yield Statement(name, self.dialect.sql(sql), params)
 
@@ -248,7 +311,7 @@ class Queues:
         self, name: str, table: str, columns: dict[str, str], rows: Sequence[Sequence[Any]]
     ) -> Operation[None]:
         """Delete the rows that have these keys."""
-        for run in self.runs(rows):
+        for run in self.runs(rows, columns):
             source, params = self.dialect.given(columns, run)
             sql = self.dialect.sql(self.dialect.delete_from(table, source, tuple(columns)))
             yield Statement(name, sql, params)
@@ -257,7 +320,7 @@ class Queues:
         self, name: str, table: str, columns: dict[str, str], rows: Sequence[Sequence[Any]]
     ) -> Operation[None]:
         """Delete the rows that have these keys, and that nobody ever updates."""
-        for run in self.runs(rows):
+        for run in self.runs(rows, columns):
             source, params = self.dialect.given(columns, run)
             sql = self.dialect.sql(self.dialect.discard_from(table, source, tuple(columns)))
             yield Statement(name, sql, params)
@@ -272,7 +335,7 @@ class Queues:
     ) -> Operation[None]:
         """Update the rows that have the keys among these columns with the other columns."""
         sets = {column: f"w.{column}" for column in columns if column not in keys}
-        for run in self.runs(rows):
+        for run in self.runs(rows, columns):
             source, params = self.dialect.given(columns, run)
             sql = self.dialect.sql(self.dialect.update_from(table, source, keys, sets))
             yield Statement(name, sql, params)
@@ -284,19 +347,28 @@ class Queues:
         columns: dict[str, str],
         rows: Sequence[Sequence[Any]],
         *,
+        alone: bool = False,
         sole: bool = False,
     ) -> Operation[list[Row]]:
-        """What a query gives for given rows, its `<source>`."""
+        """What a query gives for given rows, its `<source>`; if it is `alone`, see `relaxing`."""
         found: list[Row] = []
-        for run in self.runs(rows):
+        for run in self.runs(rows, columns):
             source, params = self.dialect.given(columns, run)
-            sql = self.dialect.sql(template.replace("<source>", source))
+            filled = template.replace("<source>", source)
+            if alone:
+                filled, params = self.relaxing(filled, params, len(rows))
+            sql = self.dialect.sql(filled)
             found += (yield Statement(name, sql, params, sole=sole)).rows
         return found
 
-    def runs(self, items: Sequence[Any]) -> Iterable[list[Any]]:
-        """Small items in runs that fit into one statement each."""
-        return self.dialect.chunks(items, (0 for _ in items))
+    def runs(self, items: Sequence[T], columns: Columns | None = None) -> Iterable[Sequence[T]]:
+        """Small items in runs that fit into one statement each; of numbers only, by the columns
+        that they are for, there may fit more.
+        """
+        numbers = columns is not None and are_numbers(columns)
+        most = self.dialect.numbers_max if numbers else self.dialect.rows_max
+        for start in range(0, len(items), most):
+            yield items[start : start + most]
 
 
 def span_of(micros: int | None) -> timedelta | None:
@@ -304,7 +376,10 @@ def span_of(micros: int | None) -> timedelta | None:
     return None if micros is None else timedelta(microseconds=micros)
 
 
-FLAGS = {"keep_completed", "keep_failed", "paused"}
+FULL, RELAXED = "full", "relaxed"
+"""Whether a put or a settle returns when it is on the disk, or when it is committed."""
+
+FLAGS = {"keep_completed", "keep_failed", "paused", "relaxed"}
 """Settings of which 0 means no, and not that there is no limit."""
 
 LANE_NAME = {"queue": "text", "kind": "text", "precedence": "integer"}
@@ -315,7 +390,7 @@ RESERVE = "INSERT INTO {job_ids} (id) VALUES (NULL)"
 RESERVED = "DELETE FROM {job_ids} WHERE id = ?"
 
 FIND_LANES = """
-    SELECT w.queue, w.kind, w.precedence, l.id, q.id, q.max_payload_bytes, {now}
+    SELECT w.queue, w.kind, w.precedence, l.id, q.id, q.max_payload_bytes, {now}, q.relaxed
     FROM (<source>) w {join} {queues} q ON q.queue = w.queue
     {join} {lanes} l ON l.queue_id = q.id AND l.kind = w.kind AND l.precedence = w.precedence
     <lock>"""
@@ -334,7 +409,7 @@ LIST_LANES = """
 
 LIST = """
     SELECT id, queue, paused, keep_completed, keep_failed, retention_us, failed_retention_us,
-           max_payload_bytes, max_in_flight, rate, rate_period_us
+           max_payload_bytes, max_in_flight, rate, rate_period_us, relaxed
     FROM {queues} ORDER BY queue"""
 
 LIST_KINDS = "SELECT DISTINCT queue_id, kind FROM {lanes}"

@@ -25,10 +25,12 @@ from rowmq.errors import PayloadTooLarge, UnknownSchedule
 from rowmq.message import Outcome, ScheduleInfo
 from rowmq.schedule import Period, Spec, describe, expression_of, next_after
 from rowmq.store.dialect import as_text
-from rowmq.store.jobs import Jobs, Posting
+from rowmq.store.entries import Entry
+from rowmq.store.jobs import Jobs
+from rowmq.store.postings import Posting
 from rowmq.store.statement import Operation, Row, Statement
 from rowmq.store.ticks import Ticks
-from rowmq.store.topics import Entry, Topics, limit_of
+from rowmq.store.topics import Topics, limit_of
 from rowmq.times import from_micros
 
 __all__ = ["Firing", "Made", "Schedule", "Schedules", "Upcoming"]

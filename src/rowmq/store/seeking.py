@@ -7,6 +7,7 @@ from rowmq.errors import InvalidOption
 from rowmq.progress import Progress, State
 from rowmq.store.dialect import Dialect, as_text
 from rowmq.store.groups import Groups
+from rowmq.store.keys import described, of_partitions
 from rowmq.store.leases import Change, Leases
 from rowmq.store.statement import Operation, Statement
 from rowmq.store.topics import Span, Topics
@@ -15,7 +16,7 @@ __all__ = ["Seeking", "Target"]
 
 
 class Target(NamedTuple):
-    """Where to seek to: one of these."""
+    """Where to seek to: one of these. Offsets are by stored key, or KEYLESS."""
 
     start: str | None = None
     time: int | None = None
@@ -115,14 +116,15 @@ def chosen(
 ) -> list[tuple[Span, int]]:
     """The places of given offsets: each is the next one to be delivered."""
     places = []
-    for key, offset in offsets.items():
-        span = spans.get(key)
+    for stored, offset in of_partitions(topic, offsets, spans).items():
+        span = spans.get(stored)
+        key = described(stored)
         if span is None:
-            raise InvalidOption(f"topic {topic!r} has no messages with the key {key or None!r}")
+            raise InvalidOption(f"topic {topic!r} has no messages with the key {key}")
         if not span.first <= offset <= span.last + 1:
             held = f"the offsets {span.first} to {span.last}" if span.first <= span.last else "none"
             raise InvalidOption(
-                f"key {key or None!r} of topic {topic!r} holds {held}; seek to one that is there, "
+                f"key {key} of topic {topic!r} holds {held}; seek to one that is there, "
                 f"or to {span.last + 1} for what comes next, not to {offset}"
             )
         places.append((span, offset - 1))

@@ -9,15 +9,19 @@ Locks are taken in this order: lock rows, keys, lines, permits; each sorted. So 
 each other, but never in a circle.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from enum import Enum
 from typing import NamedTuple
+
+import msgspec
 
 from rowmq.errors import AlreadySettled, StaleLease
 from rowmq.store.claims import Claims, Entry, is_of
 from rowmq.store.dialect import as_text
-from rowmq.store.jobs import KEY_IDENTITY, KeyIdentity, KeyRow
+from rowmq.store.jobs import KEY_IDENTITY
 from rowmq.store.lines import ReadyRow
+from rowmq.store.postings import KeyIdentity, KeyRow
+from rowmq.store.queues import Keeps
 from rowmq.store.statement import Operation, Statement
 
 __all__ = ["JOB_ERROR", "SAME_PLACE", "Held", "Kind", "Settle", "Settles", "refused", "stale"]
@@ -39,7 +43,7 @@ SAME_PLACE = -1
 """The delay of a nack that leaves the job where it stood in its lane."""
 
 
-class Settle(NamedTuple):
+class Settle(msgspec.Struct, frozen=True, gc=False):
     """A job of a lock, and what is to be done with it."""
 
     kind: Kind
@@ -85,25 +89,34 @@ class Settles:
         self.dialect = claims.dialect
 
     def settle(
-        self, settles: Sequence[Settle], *, again: bool = False, whole: bool = False
+        self,
+        settles: Sequence[Settle],
+        *,
+        again: bool = False,
+        alone: bool = False,
+        whole: bool = False,
     ) -> Operation[list[Exception | None]]:
         """Settle jobs; None, or why not, for each. If the `whole` is asked for, all or none.
 
-        `again` says that this may have been committed before, and its answer lost.
+        `again` says that this may have been committed before, and its answer lost; `alone`, that
+        the transaction is our own, with nothing else in it.
         """
-        yield from self.dialect.seize()
-        held = yield from self.lock(settle.token for settle in settles)
+        # A lock lasts as long as it was said to: an extension is never relaxed.
+        alone = alone and all(settle.kind is not Kind.EXTEND for settle in settles)
+        queue_ids = {settle.queue_id for settle in settles}
+        yield from self.queues.seize(queue_ids, alone=alone)
+        pairs = {(s.token, s.queue_id) for s in settles}
+        held, keeps = yield from self.lock(pairs, alone=alone)
         outcomes = [refusal(settle, held.get(settle.token)) for settle in settles]
-        keys = yield from self.jobs.find_keys(
-            sorted({s.identity for s, o in zip(settles, outcomes, strict=True) if s.key and not o})
-        )
-        for place, settle in enumerate(settles):
-            mine = is_of(keys.get(settle.identity), settle.entry.job_id)
-            if settle.key and not outcomes[place] and not mine:
+        keyed = [p for p, s in enumerate(settles) if s.key is not None and outcomes[p] is None]
+        keys = yield from self.jobs.find_keys(sorted({settles[place].identity for place in keyed}))
+        for place in keyed:
+            settle = settles[place]
+            if not is_of(keys.get(settle.identity), settle.entry.job_id):
                 outcomes[place] = stale(settle)
         valid = [s for s, outcome in zip(settles, outcomes, strict=True) if outcome is None]
         if not whole or len(valid) == len(settles):
-            yield from self.apply(valid, held, keys)
+            yield from self.apply(valid, held, keys, keeps)
         if again:
             yield from self.forgive(settles, outcomes)
         return outcomes
@@ -125,18 +138,31 @@ class Settles:
                 raise outcome
         return outcomes
 
-    def lock(self, tokens: Iterable[int]) -> Operation[dict[int, Held]]:
-        """Lock the rows of locks that are there, in order."""
+    def lock(
+        self, pairs: Collection[tuple[int, int]], *, alone: bool
+    ) -> Operation[tuple[dict[int, Held], Keeps]]:
+        """Lock the rows of locks that are there, in order, by pairs of a token and a queue that has
+        jobs in it; and what these queues keep, which saves a round trip.
+        """
+        columns = {"token": "bigint", "queue_id": "bigint"}
         rows = yield from self.queues.select(
-            "settles.lock", LOCK, {"token": "bigint"}, [(token,) for token in sorted(set(tokens))]
+            "settles.lock", LOCK, columns, sorted(pairs), alone=alone
         )
-        return {token: Held(as_text(settled), *times) for token, settled, *times in rows}
+        held: dict[int, Held] = {}
+        keeps: dict[int, tuple[bool, bool]] = {}
+        for token, settled, claimed_at, now, queue_id, completed, failed, relaxed, *_ in rows:
+            held[token] = Held(as_text(settled), claimed_at, now)
+            if completed is not None:
+                keeps[queue_id] = bool(completed), bool(failed)
+                self.queues.note(bool(relaxed), queue_id)
+        return held, keeps
 
     def apply(
         self,
         settles: Sequence[Settle],
         held: Mapping[int, Held],
         keys: Mapping[KeyIdentity, KeyRow],
+        keeps: Keeps,
     ) -> Operation[None]:
         """Do what valid settles ask for."""
         if not settles:
@@ -145,7 +171,7 @@ class Settles:
         yield from self.extend(extended, held)
         leaving = [settle for settle in settles if settle.kind is not Kind.EXTEND]
         finished = [s for s in leaving if s.kind in FINISHING]
-        yield from self.finish(finished, held)
+        yield from self.finish(finished, held, keeps)
         ready = [
             put_back(s, held[s.token].now) for s in leaving if s.kind in (Kind.NACK, Kind.RELEASE)
         ]
@@ -160,23 +186,24 @@ class Settles:
         )
         yield from self.mark(leaving, held)
 
-    def finish(self, settles: Sequence[Settle], held: Mapping[int, Held]) -> Operation[None]:
+    def finish(
+        self, settles: Sequence[Settle], held: Mapping[int, Held], keeps: Keeps
+    ) -> Operation[None]:
         """Archive jobs, or delete them, as their queues say."""
         if not settles:
             return
-        keeps = yield from self.queues.keeps(settle.queue_id for settle in settles)
         completed, failed, dropped = [], [], []
         for s in settles:
-            keep_completed, keep_failed = keeps.get(s.queue_id, (True, True))
-            lock, attempts = held[s.token], s.entry.attempts + int(s.kind is not Kind.REFUSE)
-            times = (lock.now, lock.claimed_at)
-            counts = (attempts, s.entry.deliveries)
+            keep_completed, keep_failed = keeps.get(s.queue_id, KEPT)
+            lock, entry = held[s.token], s.entry
+            attempts = entry.attempts if s.kind is Kind.REFUSE else entry.attempts + 1
+            row = (s.queue_id, entry.job_id, lock.now, lock.claimed_at, attempts, entry.deliveries)
             if s.kind is Kind.ACK and keep_completed:
-                completed.append((s.queue_id, s.entry.job_id, *times, *counts))
+                completed.append(row)
             elif s.kind is not Kind.ACK and keep_failed:
-                failed.append((s.queue_id, s.entry.job_id, *times, *counts, s.error))
+                failed.append((*row, s.error))
             else:
-                dropped.append(s.entry.job_id)
+                dropped.append(entry.job_id)
         yield from self.queues.insert("settles.complete", "{completed}", COMPLETED, completed)
         yield from self.queues.insert("settles.fail", "{failed}", FAILED, failed)
         yield from self.jobs.delete_jobs(dropped)
@@ -199,7 +226,9 @@ class Settles:
         """Note in the locks which jobs have left; a lock without any is deleted."""
         marks: dict[int, list[str]] = {}
         for settle in settles:
-            row = marks.setdefault(settle.token, list(held[settle.token].settled))
+            row = marks.get(settle.token)
+            if row is None:
+                row = marks[settle.token] = list(held[settle.token].settled)
             row[settle.position] = "1"
         left = [(token, "".join(row)) for token, row in sorted(marks.items()) if "0" in row]
         ended = [(token,) for token, row in sorted(marks.items()) if "0" not in row]
@@ -308,6 +337,9 @@ def refused(settle: Settle) -> AlreadySettled:
 
 FINISHING = (Kind.ACK, Kind.REJECT, Kind.REFUSE)
 
+KEPT = (True, True)
+"""What a queue that is not there any more would keep."""
+
 FINISHED = {
     "queue_id": "bigint",
     "job_id": "bigint",
@@ -319,9 +351,13 @@ COMPLETED = FINISHED | COUNTS
 FAILED = FINISHED | COUNTS | {"error": "text"}
 JOB_ERROR = {"job_id": "bigint", "failed_at": "bigint", "attempt": "integer", "error": "text"}
 
+# Subqueries, which a locking read leaves unlocked: nobody is to wait for a queue's settings.
 LOCK = """
-    SELECT l.token, l.settled, l.claimed_at, {now} FROM (<source>) w
-    {join} {locks} l {by_key} ON l.token = w.token
+    SELECT l.token, l.settled, l.claimed_at, {now}, w.queue_id,
+           (SELECT q.keep_completed FROM {queues} q WHERE q.id = w.queue_id),
+           (SELECT q.keep_failed FROM {queues} q WHERE q.id = w.queue_id),
+           (SELECT q.relaxed FROM {queues} q WHERE q.id = w.queue_id) AS relaxed
+    FROM (<source>) w {join} {locks} l {by_key} ON l.token = w.token
     ORDER BY l.token {for_update}"""
 
 FREE = """

@@ -6,25 +6,19 @@ it takes the write lock at once, waiting for it if need be, where a read first a
 would fail as soon as another writer came between.
 """
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Sequence
 from typing import Any
 
+from rowmq.store.claims import Claims, Cursor
 from rowmq.store.dialect import Dialect
-from rowmq.store.queues import Queues
+from rowmq.store.entries import Entry, Partition
+from rowmq.store.lines import ReadyRow
+from rowmq.store.queues import LaneName, Queues
 from rowmq.store.schema import Schema
 from rowmq.store.staging import Staging
 from rowmq.store.statement import Operation, Row, Statement
 from rowmq.store.store import Store, store_of
-from rowmq.store.topics import (
-    Advance,
-    Counter,
-    Entry,
-    Partition,
-    Placed,
-    Span,
-    StepwiseTopics,
-    limit_of,
-)
+from rowmq.store.topics import Advance, Counter, Placed, Span, StepwiseTopics, limit_of
 
 __all__ = ["SQLiteDialect", "SQLiteSchema", "SQLiteTopics", "sqlite_store"]
 
@@ -33,16 +27,17 @@ class SQLiteDialect(Dialect):
     name = "sqlite"
     # Milliseconds are what SQLite's clock has; its julian day is a float that holds them exactly.
     now = "(CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000)"
-    rows_max = 100  # far from the limits: 500 SELECTs under UNION ALL, 32,766 variables
+    # Far from the limits: 500 SELECTs under UNION ALL, 32,766 variables.
+    rows_max = numbers_max = 100
     join = "CROSS JOIN"  # which SQLite never reorders
     for_update = for_share = skip_locked = ""
 
     def placeholders(self, sql: str) -> str:
         return sql
 
-    def seize(self) -> Operation[None]:
+    def seize(self, *, relaxed: bool = False) -> Operation[None]:
         # A write takes the lock, waiting for it; a read first and a write later may fail at once.
-        yield Statement("seize", self.sql(LOCK))
+        yield Statement("seize", self.sql(LOCK), relaxed=relaxed)
 
     def delete_from(self, table: str, source: str, keys: Sequence[str]) -> str:
         names = ", ".join(keys)
@@ -142,6 +137,34 @@ FIRST = "ORDER BY m.message_offset LIMIT 1"
 
 class SQLiteQueues(Queues):
     ids_roll_back = True
+    relaxes = True
+
+    def __init__(self, dialect: Dialect) -> None:
+        super().__init__(dialect)
+        # So that only those pay for the look who gain from it. It decides nothing.
+        self._seen_relaxed: set[str | int] = set()
+
+    def are_relaxed(
+        self, queues: Collection[str | int], lanes: Collection[LaneName] = ()
+    ) -> Operation[bool]:
+        # A transaction that has begun cannot be relaxed any more, nor can it be made to wait.
+        if not self._seen_relaxed.issuperset(queues):
+            return False
+        if lanes:
+            found, _ = yield from self.find_lanes(sorted(lanes), sole=True)
+            return len(found) == len(lanes) and all(lane.relaxed for lane in found.values())
+        rows = yield from self.select(
+            "queues.relaxed", ARE_RELAXED, {"id": "bigint"}, [(id,) for id in queues], sole=True
+        )
+        for id, relaxed in rows:
+            self.note(bool(relaxed), id)
+        return len(rows) == len(queues) and all(relaxed for _, relaxed in rows)
+
+    def note(self, relaxed: bool, *queues: str | int) -> None:
+        if relaxed:
+            self._seen_relaxed.update(queues)
+        else:
+            self._seen_relaxed.difference_update(queues)
 
     def delete(
         self, name: str, table: str, columns: dict[str, str], rows: Sequence[Sequence[Any]]
@@ -154,6 +177,27 @@ class SQLiteQueues(Queues):
         sql = self.dialect.sql(f"DELETE FROM {table} WHERE {keys}")
         for row in rows:
             yield Statement(name, sql, row)
+
+
+ARE_RELAXED = """
+    SELECT q.id, q.relaxed FROM (<source>) w {join} {queues} q ON q.id = w.id"""
+
+
+class SQLiteClaims(Claims):
+    def remove(self, taken: Sequence[ReadyRow]) -> Operation[None]:
+        # Nobody else writes, so what was taken of a lane is all that is there from its first job to
+        # its last.
+        lanes: dict[int, list[Cursor]] = {}
+        for lane_id, due_at, job_id, *_ in taken:
+            lanes.setdefault(lane_id, []).append((due_at, job_id))
+        sql = self.dialect.sql(REMOVE)
+        for lane_id, places in lanes.items():
+            params = (lane_id, *min(places), *max(places))
+            yield Statement("claims.take", sql, params)
+
+
+REMOVE = """
+    DELETE FROM {ready} WHERE lane_id = ? AND (due_at, job_id) BETWEEN (?, ?) AND (?, ?)"""
 
 
 class SQLiteStaging(Staging):
@@ -178,4 +222,6 @@ def sqlite_store(**options: Any) -> Store:
     """The operations, for the options of a dialect."""
     dialect = SQLiteDialect(**options)
     topics, schema = SQLiteTopics(dialect), SQLiteSchema(dialect)
-    return store_of(dialect, topics, schema, staging=SQLiteStaging, queues=SQLiteQueues)
+    return store_of(
+        dialect, topics, schema, staging=SQLiteStaging, queues=SQLiteQueues, claims=SQLiteClaims
+    )

@@ -14,7 +14,8 @@ from typing import NamedTuple
 import msgspec
 
 from rowmq.store.dialect import as_bytes, as_text, as_text_or_none
-from rowmq.store.jobs import Jobs, Offer, Posting, oversized
+from rowmq.store.jobs import Jobs
+from rowmq.store.postings import Offer, Posting, oversized
 from rowmq.store.queues import IDS_A_BLOCK, LaneName, wake_name
 from rowmq.store.staging import Stage, Staging, Version, lost
 from rowmq.store.statement import Operation, Row, Statement

@@ -20,9 +20,10 @@ from typing import Any, NamedTuple
 
 from rowmq.errors import StageLost, UniqueViolation
 from rowmq.store.dialect import as_text
+from rowmq.store.entries import oversized
 from rowmq.store.jobs import Jobs
 from rowmq.store.statement import Operation, Statement
-from rowmq.store.topics import LIMIT, Topics, limit_of, oversized
+from rowmq.store.topics import LIMIT, Topics, limit_of
 
 __all__ = [
     "STAGED",

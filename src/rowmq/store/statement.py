@@ -26,13 +26,15 @@ class Statement(msgspec.Struct, frozen=True):
     """One SQL statement in the placeholder style of its dialect, with a name for people.
 
     `sole` says that this statement is a whole transaction by itself: if it comes first, no BEGIN
-    and COMMIT are spent on it. Every single read and every one-statement write is one.
+    and COMMIT are spent on it. Every single read and every one-statement write is one. `relaxed`
+    says that a transaction that begins with it may be committed without waiting for the disk.
     """
 
     name: str
     sql: str
     params: Sequence[Any] = ()
     sole: bool = False
+    relaxed: bool = False
 
 
 class Result(msgspec.Struct, frozen=True):

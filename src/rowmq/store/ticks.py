@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 
 from rowmq.message import Outcome
 from rowmq.store.dialect import as_text
-from rowmq.store.jobs import Jobs, Place, Posting, Stored
+from rowmq.store.jobs import Jobs
 from rowmq.store.lines import READY_KEY
+from rowmq.store.postings import Place, Posting, Stored
 from rowmq.store.statement import Operation, Row, Statement
 
 __all__ = ["KEPT_US", "Owner", "Tick", "TickRow", "Ticks"]

@@ -14,15 +14,22 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from datetime import timedelta
+from functools import lru_cache
 from typing import Any, NamedTuple
 
-import msgspec
-
-from rowmq.codec import Encoding, decode, decode_headers, encode, encode_headers
-from rowmq.errors import InvalidOption, PayloadMismatch, PayloadTooLarge, UniqueViolation
-from rowmq.message import Message, PartitionInfo, PublishResult, TopicInfo, new_id
-from rowmq.naming import check_headers, check_id, check_key, check_topic
+from rowmq.codec import Encoding, decode, decode_headers
+from rowmq.errors import InvalidOption, PayloadMismatch, UniqueViolation
+from rowmq.message import Message, PartitionInfo, PublishResult, TopicInfo
 from rowmq.store.dialect import Dialect, as_bytes, as_text
+from rowmq.store.entries import (
+    ROW_OVERHEAD_BYTES,
+    Entry,
+    Partition,
+    refuse_oversized,
+    results,
+    unrepeated,
+)
+from rowmq.store.keys import Place, named, place_of
 from rowmq.store.statement import Operation, Result, Row, Statement
 from rowmq.times import Duration, from_micros, to_seconds
 
@@ -32,13 +39,10 @@ __all__ = [
     "PAYLOAD_BYTES_LIMIT",
     "Advance",
     "Counter",
-    "Entry",
-    "Partition",
     "Placed",
     "Span",
     "StepwiseTopics",
     "Topics",
-    "prepare",
 ]
 
 PAYLOAD_BYTES_DEFAULT = 1024 * 1024
@@ -49,41 +53,6 @@ PAYLOAD_BYTES_LIMIT = 256 * 1024 * 1024
 
 KEEP_FOR_EVER = 0
 """A retention that stands for none: to keep messages for no time is refused, so it is free."""
-
-KEYLESS = ""
-"""The stored partition key of messages without one: an empty key is refused, so it is free."""
-
-ROW_OVERHEAD_BYTES = 100
-"""What a message's row takes beside its payload, roughly, when statements are filled."""
-
-Partition = tuple[str, str]
-"""Topic and stored partition key. Sorted, they are the order in which locks are taken."""
-
-
-class Entry(msgspec.Struct, frozen=True):
-    """A message that passed every check and is encoded: ready to be written."""
-
-    topic: str
-    key: str
-    id: str
-    id_given: bool
-    data: bytes
-    encoding: int
-    headers: str | None
-
-    @property
-    def partition(self) -> Partition:
-        return self.topic, self.key
-
-    @property
-    def identity(self) -> tuple[str, str, str]:
-        """What must be unique: the id within its partition."""
-        return self.topic, self.key, self.id
-
-    @property
-    def size(self) -> int:
-        """About how many bytes it adds to a statement."""
-        return len(self.data) + len(self.headers or "") + len(self.id) + ROW_OVERHEAD_BYTES
 
 
 class Counter(NamedTuple):
@@ -119,22 +88,6 @@ class Span(NamedTuple):
     last: int
 
 
-def prepare(topic: str, message: Message[Any]) -> Entry:
-    """The entry of a message for a topic. Every kind of bad input is refused here."""
-    encoded = encode(message.payload)
-    key = check_key(message.key)
-    given = message.id is not None
-    return Entry(
-        topic=check_topic(topic),
-        key=KEYLESS if key is None else key,
-        id=check_id(message.id) if message.id is not None else new_id(),
-        id_given=given,
-        data=encoded.data,
-        encoding=int(encoded.encoding),
-        headers=encode_headers(check_headers(message.headers)),
-    )
-
-
 class Topics(ABC):
     """The operations on topics, for one dialect."""
 
@@ -162,7 +115,7 @@ class Topics(ABC):
 
     def runs(self, entries: Sequence[Entry]) -> Iterable[list[Entry]]:
         """The entries in runs of one statement each."""
-        return self.dialect.chunks(entries, (entry.size for entry in entries))
+        return self.dialect.chunks(entries, [entry.size for entry in entries])
 
     # --- read -----------------------------------------------------------------------------------
 
@@ -190,18 +143,18 @@ class Topics(ABC):
         rows: list[Row] = []
         for run in self.dialect.chunks(spans, (ROW_OVERHEAD_BYTES for _ in spans)):
             rows.extend((yield from self.fetch_ranges(run)))
-        keys = {span.partition_id: span.key for span in spans}
+        places = {span.partition_id: place_of(span.key) for span in spans}
         order = {span.partition_id: place for place, span in enumerate(spans)}
         rows.sort(key=lambda row: (order[row[0]], row[1]))
-        return [message_of(row, topic, keys[row[0]], type) for row in rows]
+        return [message_of(row, topic, places[row[0]], type) for row in rows]
 
     def list_partitions(self, topic: str) -> Operation[list[PartitionInfo]]:
-        """The partitions of a topic, by key, also those that are empty by now."""
+        """The partitions of a topic, by key and shard, also those that are empty by now."""
         sql, params = self.dialect.sql(ALL_PARTITIONS), (self.dialect.text(topic),)
         result = yield Statement("topics.partitions", sql, params, sole=True)
         return [
-            PartitionInfo(key=as_text(key) or None, first_offset=first, last_offset=following - 1)
-            for key, first, following in result
+            partition_info(as_text(stored), first, following - 1)
+            for stored, first, following in result
         ]
 
     def list_spans(
@@ -442,12 +395,10 @@ LIST_TOPICS = """
     GROUP BY topic ORDER BY topic"""
 
 
-def unrepeated(entries: Sequence[Entry]) -> list[Entry]:
-    """The entries without those whose id stands earlier in the same batch."""
-    first: dict[tuple[str, str, str], Entry] = {}
-    for entry in entries:
-        first.setdefault(entry.identity, entry)
-    return list(first.values())
+def partition_info(stored: str, first: int, last: int) -> PartitionInfo:
+    """What is told of a partition."""
+    key, shard = place_of(stored)
+    return PartitionInfo(key=key, shard=shard, first_offset=first, last_offset=last)
 
 
 def place(
@@ -463,48 +414,6 @@ def place(
     return placed
 
 
-def refuse_oversized(entries: Iterable[Entry], limits: Mapping[str, int]) -> None:
-    """Raise for the first payload that is over its topic's limit."""
-    for entry in entries:
-        limit = limits[entry.topic]
-        if len(entry.data) > limit:
-            raise oversized(entry.topic, len(entry.data), limit)
-
-
-def oversized(topic: str, payload_bytes: int, limit: int) -> PayloadTooLarge:
-    return PayloadTooLarge(
-        f"a payload of {payload_bytes:,} bytes is over the limit of topic {topic!r}, {limit:,} "
-        f"bytes; raise it with configure_topic({topic!r}, max_payload_bytes=...), or store the "
-        f"data elsewhere and publish where it is"
-    )
-
-
-def results(
-    entries: Sequence[Entry], found: Mapping[tuple[str, str, str], Row]
-) -> list[PublishResult]:
-    """What to tell the publisher of each entry.
-
-    An id that RowMQ made itself is a duplicate only when an earlier try was committed and its
-    answer lost on the way: for the publisher that is the same publish, and no duplicate.
-    """
-    answers = []
-    seen: set[tuple[str, str, str]] = set()
-    for entry in entries:
-        offset, known = found[entry.identity]
-        duplicate = (known and entry.id_given) or entry.identity in seen
-        seen.add(entry.identity)
-        answers.append(
-            PublishResult(
-                topic=entry.topic,
-                key=entry.key or None,
-                id=entry.id,
-                offset=offset,
-                duplicate=duplicate,
-            )
-        )
-    return answers
-
-
 def first_of(spans: Sequence[Span], limit: int) -> list[Span]:
     """The spans, cut where they hold `limit` messages together."""
     kept: list[Span] = []
@@ -517,32 +426,40 @@ def first_of(spans: Sequence[Span], limit: int) -> list[Span]:
     return kept
 
 
-def message_of(row: Row, topic: str, key: str, type: Any) -> Message[Any]:
-    """The message of a row of MESSAGE_COLUMNS."""
-    _, offset, id, payload, encoding, headers, published_at = row
+def message_of(row: Row, topic: str, place: Place, type: Any) -> Message[Any]:
+    """The message of a row that begins with MESSAGE_COLUMNS."""
+    _, offset, id, data, encoding, headers, published_at, *_ = row
+    # Most come as they are to be: a call for each would take longer than all the rest.
+    if data.__class__ is not bytes:
+        data = as_bytes(data)
     try:
-        value = decode(as_bytes(payload), encoding, type)
+        value = decode(data, encoding, type)
     except PayloadMismatch as error:
-        where = f"topic {topic!r}, key {key or None!r}, offset {offset}"
+        where = f"topic {topic!r}, key {named(place)}, offset {offset}"
         raise PayloadMismatch(f"{where}: {error}") from error
     return Message(
         payload=value,
-        key=key or None,
-        id=as_text(id),
-        headers=decode_headers(headers),
+        key=place[0],
+        shard=place[1],
+        id=id if id.__class__ is str else as_text(id),
+        headers={} if headers is None else decode_headers(headers),
         topic=topic,
         offset=offset,
-        published_at=from_micros(published_at),
+        published_at=moment_of(published_at),
     )
 
 
-def unread_message_of(row: Row, topic: str, key: str) -> Message[Any]:
+moment_of = lru_cache(maxsize=1_000)(from_micros)
+"""Messages that were published together have the same time."""
+
+
+def unread_message_of(row: Row, topic: str, place: Place) -> Message[Any]:
     """The message of a row, with the bytes of its payload if nothing else can be made of it."""
     try:
-        return message_of(row, topic, key, None)
+        return message_of(row, topic, place, None)
     except PayloadMismatch:
         plain = (*row[:4], int(Encoding.BYTES), *row[5:])
-        return message_of(plain, topic, key, None)
+        return message_of(plain, topic, place, None)
 
 
 def limit_of(configured: int | None) -> int:

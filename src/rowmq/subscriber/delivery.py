@@ -20,6 +20,7 @@ __all__ = [
     "claim",
     "conclude",
     "let_go",
+    "take",
 ]
 
 T = TypeVar("T")
@@ -33,7 +34,6 @@ class AnyDelivery(Generic[T]):
     def __init__(
         self,
         message: Message[T],
-        *,
         token: Token,
         core: Subscription,
         settle: Callable[..., Any],
@@ -75,6 +75,9 @@ class AnyDelivery(Generic[T]):
     ) -> list[Settlement]:
         seconds = None if delay is None else to_seconds(delay, name="delay")
         return [Settlement(self._token, kind, seconds, error_text(error))]
+
+    def _ack_wanted(self) -> Settlement:
+        return Settlement(self._token, Kind.ACK)
 
 
 class Delivery(AnyDelivery[T]):
@@ -152,26 +155,42 @@ def claim(settlements: Sequence[Settlement]) -> None:
     """Take deliveries for settling, all or none: nobody else can then."""
     claimed: list[Token] = []
     for settlement in settlements:
-        token = settlement.token
-        if not token.claim():
+        if not take(settlement):
             for other in claimed:
                 other.unclaim()
-            raise settled_before(token)
-        claimed.append(token)
+            raise settled_before(settlement.token)
+        if settlement.kind is not EXTEND:
+            claimed.append(settlement.token)
+
+
+def take(settlement: Settlement) -> bool:
+    """Take a delivery for settling. False if somebody has. One that is extended is there for all:
+    it can be settled at the same time, or extended by others.
+    """
+    token = settlement.token
+    return token.claim() if settlement.kind is not EXTEND else not token.claimed
+
+
+EXTEND = Kind.EXTEND
 
 
 def conclude(
     settlements: Sequence[Settlement], outcomes: Sequence[Exception | None] | None = None
 ) -> None:
-    """Let go of deliveries that are not settled after all: extended, or refused. Without outcomes
-    nobody knows, and whoever tries again will be told.
+    """Let go of deliveries that are not settled after all. Without outcomes nobody knows, and
+    whoever tries again will be told.
     """
-    for place, settlement in enumerate(settlements):
-        token = settlement.token
-        token.tentative = token.tentative or outcomes is None
-        refused = outcomes is None or outcomes[place] is not None
-        if refused or settlement.kind is Kind.EXTEND:
-            token.unclaim()
+    if outcomes is None:
+        for settlement in settlements:
+            if settlement.kind is not EXTEND:
+                settlement.token.tentative = True
+                settlement.token.unclaim()
+        return
+    if not any(outcomes):
+        return
+    for settlement, outcome in zip(settlements, outcomes, strict=True):
+        if outcome is not None and settlement.kind is not EXTEND:
+            settlement.token.unclaim()
 
 
 def acks(deliveries: Iterable[AnyDelivery[Any]]) -> list[Settlement]:
@@ -180,12 +199,13 @@ def acks(deliveries: Iterable[AnyDelivery[Any]]) -> list[Settlement]:
         raise InvalidInput("ack takes a list of deliveries; for a single one call delivery.ack()")
     if not isinstance(deliveries, Iterable):
         raise InvalidInput(f"ack takes a list of deliveries, not {deliveries!r}")
-    tokens = {}
+    tokens: dict[Token, None] = {}
     for delivery in deliveries:
         if not isinstance(delivery, AnyDelivery):
             raise InvalidInput(f"ack takes deliveries that poll() gave, not {delivery!r}")
-        tokens[id(delivery)] = delivery._token  # noqa: SLF001 - its own module
-    return [Settlement(token, Kind.ACK) for token in tokens.values()]
+        tokens[delivery._token] = None  # noqa: SLF001 - its own module
+    ack = Kind.ACK
+    return [Settlement(token, ack) for token in tokens]
 
 
 def let_go(delivery: AnyDelivery[Any]) -> None:

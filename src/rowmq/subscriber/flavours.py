@@ -11,9 +11,7 @@ from typing import Any
 
 from rowmq.drivers.base import take_steps, take_steps_async
 from rowmq.errors import Closed, UnknownGroup
-from rowmq.message import Message
 from rowmq.store.statement import Operation
-from rowmq.subscriber.holding import Token
 from rowmq.subscriber.home import Home
 from rowmq.subscriber.subscription import Subscription
 
@@ -26,15 +24,16 @@ TROUBLE_SECONDS = 1.0
 
 STOP_SECONDS = 5.0
 
-Deliver = Callable[[Message[Any], Token], Any]
-
 
 class _Flavour(ABC):
     """What threads and tasks share."""
 
-    def __init__(self, home: Home, deliver: Deliver) -> None:
+    def __init__(
+        self, home: Home, delivery: Callable[..., Any], settle: Callable[..., Any]
+    ) -> None:
         self.home = home
-        self.deliver = deliver
+        self.delivery = delivery
+        self.settle = settle
 
     def run(self, make: Callable[[], Operation[Any]]) -> Any:
         """Run an operation in a transaction of its own."""
@@ -63,8 +62,10 @@ class _Flavour(ABC):
 class Threads(_Flavour):
     """For sync code."""
 
-    def __init__(self, home: Home, deliver: Deliver) -> None:
-        super().__init__(home, deliver)
+    def __init__(
+        self, home: Home, delivery: Callable[..., Any], settle: Callable[..., Any]
+    ) -> None:
+        super().__init__(home, delivery, settle)
         self.reset()
 
     def reset(self) -> None:
@@ -112,8 +113,10 @@ class Threads(_Flavour):
 class Tasks(_Flavour):
     """For async code, in the loop that it begins in."""
 
-    def __init__(self, home: Home, deliver: Deliver) -> None:
-        super().__init__(home, deliver)
+    def __init__(
+        self, home: Home, delivery: Callable[..., Any], settle: Callable[..., Any]
+    ) -> None:
+        super().__init__(home, delivery, settle)
         self.lock = asyncio.Lock()
         self.event = asyncio.Event()
         self.loop: asyncio.AbstractEventLoop | None = None

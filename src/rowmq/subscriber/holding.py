@@ -5,76 +5,72 @@ write is checked against the version it remembers. Where a write's outcome is un
 else may have written, the holding is *doubtful* and must be loaded again before it is used.
 """
 
-import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
+import msgspec
+
 from rowmq.progress import Progress, Range, State, Stored
+from rowmq.store.keys import named, place_of
 from rowmq.store.leases import Change, Counters, Loaded, Work
 
-__all__ = ["Draft", "Holding", "Token", "cut", "is_open", "was_settled"]
+__all__ = ["Draft", "Holding", "Token", "cut", "is_last", "is_open", "was_settled"]
 
 
 RANGES_MAX = 5_000
 """A partition in which so many messages wait, each by itself, gets no new ones for a while."""
 
 
-class Token:
+def nobody() -> None:
+    """The delivery of a token that was handed out to nobody."""
+
+
+class Token(msgspec.Struct, eq=False):
     """One delivery that was handed out: of what, what it costs, and what became of it."""
 
-    __slots__ = (
-        "_free",
-        "attempt",
-        "bytes",
-        "delivery",
-        "held",
-        "holding",
-        "offset",
-        "released",
-        "tentative",
-    )
-
-    def __init__(self, holding: "Holding", offset: int, attempt: int, bytes: int) -> None:
-        self.holding = holding
-        self.offset = offset
-        self.attempt = attempt
-        self.bytes = bytes
-        self.delivery: Callable[[], Any] = lambda: None
-        self.held = False
-        """Whether whoever has the delivery keeps it invisible: in strict mode, or in a worker."""
-        self._free = [True]
-        self.tentative = False
-        """Whether it was settled in a transaction of the caller's, which may not be committed."""
-        self.released = False
-        """Whether that settle was a release: the next delivery then has the same attempt number."""
-
-    def hand_out(self, delivery: Any, *, held: bool) -> None:
-        self.delivery = weakref.ref(delivery)
-        self.held = held
+    holding: "Holding"
+    offset: int
+    attempt: int
+    bytes: int
+    held: bool = False
+    """Whether whoever has the delivery keeps it invisible: in strict mode, or in a worker."""
+    delivery: Callable[[], Any] = nobody
+    """A weak reference to the delivery."""
+    free: bool = True
+    """There until somebody takes it for settling."""
+    tentative: bool = False
+    """Whether it was settled in a transaction of the caller's, which may not be committed."""
+    released: bool = False
+    """Whether that settle was a release: the next delivery then has the same attempt number."""
 
     @property
     def claimed(self) -> bool:
         """Whether it is settled, or being settled."""
-        return not self._free
+        return not hasattr(self, "free")
 
     def claim(self) -> bool:
-        """Take it for settling. False if somebody has: of two threads only one gets it."""
+        """Take it for settling. False if somebody has: of two threads only one gets it, since an
+        attribute can be deleted once.
+        """
         try:
-            self._free.pop()
-        except IndexError:
+            del self.free
+        except AttributeError:
             return False
         return True
 
     def unclaim(self) -> None:
         """It is not settled after all."""
-        self._free = [True]
+        self.free = True
 
     def alive(self) -> bool:
         """Whether a handler may still be at work on it."""
         return self.held and self.delivery() is not None
 
     def __str__(self) -> str:
-        return f"key {self.holding.key or None!r}, offset {self.offset}"
+        return f"key {named(self.holding.place)}, offset {self.offset}"
+
+    def __repr__(self) -> str:  # the one that is made reads `free`, which may not be there
+        return f"<Token of {self}, {'claimed' if self.claimed else 'free'}>"
 
 
 class Draft(NamedTuple):
@@ -96,6 +92,7 @@ class Holding:
     def __init__(self, loaded: Loaded, counters: Counters) -> None:
         self.id = loaded.partition_id
         self.key = counters.key
+        self.place = place_of(counters.key)
         self.next_offset = counters.next_offset
         self.largest_bytes = counters.largest_bytes
         self.epoch = loaded.epoch
@@ -163,22 +160,25 @@ class Holding:
             yield from self.without_held(known)
 
     def without_held(self, known: Range) -> Iterator[Range]:
-        held = sorted(
-            offset
-            for offset, token in self.tokens.items()
-            if known.first <= offset <= known.last and token.alive()
-        )
         first = known.first
-        for offset in held:
+        for offset in sorted(token.offset for token in self.tokens_of(known) if token.alive()):
             if first < offset:
                 yield known._replace(first=first, last=offset - 1)
             first = offset + 1
         if first <= known.last:
             yield known._replace(first=first)
 
+    def tokens_of(self, known: Range) -> list[Token]:
+        """The tokens of a range's offsets, looked for where there are fewer."""
+        tokens = self.tokens
+        if known.size > len(tokens):
+            return [t for t in tokens.values() if known.first <= t.offset <= known.last]
+        offsets = range(known.first, known.last + 1)
+        return [tokens[offset] for offset in offsets if offset in tokens]
+
     def ready(self, now: int, *, strict: bool) -> list[Range]:
         """What can be delivered now, in order: what is due again, then what is new."""
-        ranges = list(self.due(now))
+        ranges = list(self.due(now)) if self.progress.ranges else []
         following = self.progress.delivered + 1
         if following < self.next_offset and len(self.progress.ranges) < RANGES_MAX:
             ranges.append(Range(following, self.next_offset - 1, State.WAITING))
@@ -214,10 +214,10 @@ class Holding:
         """Take away the tokens of deliveries that were not settled in time."""
         over = [
             token
-            for token in self.tokens.values()
+            for known in self.progress.ranges
+            if known.until <= now
+            for token in self.tokens_of(known)
             if not token.alive()
-            and (known := self.progress.at(token.offset)) is not None
-            and known.until <= now
         ]
         for token in over:
             del self.tokens[token.offset]
@@ -226,7 +226,11 @@ class Holding:
 
 def is_open(progress: Progress, token: Token) -> bool:
     """Whether a delivery can still be settled: it is the last one of its message."""
-    known = progress.at(token.offset)
+    return is_last(progress.at(token.offset), token)
+
+
+def is_last(known: Range | None, token: Token) -> bool:
+    """Whether what is known of a message says that this delivery of it is the last one."""
     return (
         known is not None
         and known.state is State.DELIVERED
@@ -251,7 +255,7 @@ def cut(ranges: Iterable[Range], count: int) -> list[Range]:
     for known in ranges:
         if count <= 0:
             break
-        last = min(known.last, known.first + count - 1)
-        kept.append(known._replace(last=last))
-        count -= last - known.first + 1
+        size = known.size
+        kept.append(known if size <= count else known._replace(last=known.first + count - 1))
+        count -= size
     return kept

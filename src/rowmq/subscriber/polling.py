@@ -1,23 +1,24 @@
 """Poll: find what there is, plan in memory what to deliver, mark and fetch it, hand it out."""
 
 import logging
-import random
 import time
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 from rowmq.codec import error_text
 from rowmq.drivers.base import Steps
 from rowmq.errors import TransientError
 from rowmq.message import new_id
+from rowmq.pacing import Pace
 from rowmq.policy import share_out
 from rowmq.progress import Range
 from rowmq.store.leases import Conflict, Found, Member
 from rowmq.store.letters import Burial
 from rowmq.store.statement import Row
-from rowmq.store.topics import Span, message_of, unread_message_of
+from rowmq.store.topics import Span, message_of
 from rowmq.subscriber.holding import Draft, Holding, Token, cut
 from rowmq.subscriber.options import Options
 from rowmq.subscriber.settling import (
@@ -34,18 +35,20 @@ __all__ = ["Polling"]
 
 log = logging.getLogger("rowmq")
 
-PAUSE_SECONDS_FIRST = 0.005
-PAUSE_GROWTH = 1.6
-"""How long to wait after an empty look, and how that grows while there is nothing."""
-
-WATCHED_SECONDS_MAX = 1.0
-"""How long to wait at most where a publish wakes those who wait."""
-
 FRESH_SECONDS = 0.02
 """How long what was found is good enough to plan with, while there is plenty."""
 
+ROUNDS_MAX = 10
+"""And how many times longer, at most, where very many partitions have something."""
+
 AT_ONCE_MAX = 20
 """How often it looks again at once before it takes a breath."""
+
+
+BREADTH = 100
+"""From how many partitions one poll takes its messages, while these have enough: each costs a write
+when they are delivered, and another when they are settled.
+"""
 
 
 class Polling:
@@ -60,7 +63,7 @@ class Polling:
         """Whether something has changed that makes another look worth while, at once."""
         self._served = 0
         self._planned_at = 0
-        self._empty_looks = 0
+        self._pace = Pace()
         self._unreadable: list[Settlement] = []
 
     def poll(self, limit: int, timeout: float | None) -> Steps[list[Any]]:
@@ -70,10 +73,11 @@ class Polling:
         at_once = 0
         while True:
             flavour.calm()
+            self._pace.begin()
             self.again = False
             deliveries = yield from self.subscription.locked(self._poll(limit))
             if deliveries:
-                self._empty_looks = 0
+                self._pace.found()
                 return deliveries
             if self.subscription.closing:
                 return []
@@ -98,7 +102,7 @@ class Polling:
                 )
                 subscription.sharing.postpone()
         yield from subscription.mend()
-        look = time.monotonic() - self.found_at > FRESH_SECONDS
+        look = time.monotonic() - self.found_at > self._fresh_seconds()
         looked = look and not (subscription.leases.finds_more and subscription.clock.heard)
         if looked:
             yield from self._find(member)
@@ -109,6 +113,13 @@ class Polling:
         if not plan or subscription.expired:
             return []
         return (yield from self._deliver(plan, look=look and not looked))
+
+    def _fresh_seconds(self) -> float:
+        """How long what was found is good enough: the more partitions have something, the longer
+        the turn of a new one takes in any case.
+        """
+        rounds = 1 + len(self.subscription.lively) // BREADTH
+        return FRESH_SECONDS * min(rounds, ROUNDS_MAX)
 
     def _find(self, member: Member) -> Steps[None]:
         """Look for work."""
@@ -128,18 +139,24 @@ class Polling:
                 subscription.forget(subscription.holdings[id].expire(now))
         portions: dict[int, Portion] = {}
         wants: dict[int, int] = {}
+        part = -(-limit // BREADTH)
+        wanted, asked_all = 0, True
         for id in self._in_turn():
             portion = self._portion(subscription.holdings[id])
             if portion is not None:
                 portions[id] = portion
-                if portion.size:
-                    wants[id] = portion.size
-            if len(wants) >= limit:
-                break  # with one message from each there is no room for more
+                if (size := portion.size) > 0:
+                    wants[id] = size
+                    wanted += min(size, part)
+            if wanted >= limit:  # with a part from each there is no room for more
+                asked_all = False
+                break
         room = max(0, min(limit, options.max_in_flight - subscription.in_flight))
         shares = share_out(wants, room, self._served)
         if shares:
-            self._served = next(reversed(shares))
+            # Where not all were asked, and all who were have a part, it is the others' turn.
+            turn = shares if asked_all or len(shares) < len(wants) else wants
+            self._served = next(reversed(turn))
         for id, portion in portions.items():
             portion.ready = cut(portion.ready, shares.get(id, 0))
         return [p for p in portions.values() if p.ready or p.spent]
@@ -155,14 +172,16 @@ class Polling:
         subscription, options = self.subscription, self.subscription.options
         if not holding.lively:
             subscription.lively.discard(holding.id)
-        if not holding.lively or holding.draining or holding.doubtful:
+            return None
+        if holding.draining or holding.doubtful:
             return None
         now = self._planned_at
-        subscription.forget(holding.expire(now))
+        if holding.tokens:
+            subscription.forget(holding.expire(now))
         ready = holding.ready(now, strict=options.strict)
         spent = [known for known in ready if known.attempts and exhausted(known, options)]
-        fresh = [known for known in ready if known not in spent]
-        if options.per_key is not None and holding.key:
+        fresh = [known for known in ready if known not in spent] if spent else ready
+        if options.per_key is not None and holding.place[0] is not None:
             fresh = cut(fresh, options.per_key - len(holding.tokens))
         return Portion(holding, fresh, spent)
 
@@ -208,31 +227,22 @@ class Polling:
                     break
                 room, first, taken = room - size, False, taken + 1
             portion.ready = cut(portion.ready, taken)
+        if served := [portion.holding.id for portion in plan if portion.ready]:
+            self._served = served[-1]  # the next poll begins with those who have gone short
         return [p for p in plan if p.ready or p.spent]
 
-    def _hand_out(self, spans: Sequence[Span], rows: Iterable[Row]) -> list[Any]:
+    def _hand_out(self, spans: Sequence[Span], rows: Sequence[Row]) -> list[Any]:
         """Deliveries of rows; what is not there any more is done with, what does not parse is given
         up.
         """
-        found = {(row[0], row[1]): row for row in rows}
-        deliveries = []
-        for span in spans:
+        deliveries: list[Any] = []
+        for span, found in by_span(spans, rows):
             holding = self.subscription.holdings[span.partition_id]
-            missing = []
-            for offset in range(span.first, span.last + 1):
-                row = found.get((span.partition_id, offset))
-                if row is None:
-                    missing.append(offset)
-                    continue
-                delivery, error = self._delivery(holding, row)
-                if error is None:
-                    deliveries.append(delivery)
-                else:
-                    token = holding.tokens[offset]
-                    # A dead letter that does not parse is not to be lost to a wrong type.
-                    kind = Kind.REJECT if self.subscription.options.buries else Kind.NACK
-                    self._unreadable.append(Settlement(token, kind, error=error))
-            self._pass_over(holding, missing)
+            deliveries += self._deliveries(holding, span, found)
+            if len(found) <= span.last - span.first:
+                there = {row[1] for row in found}
+                offsets = range(span.first, span.last + 1)
+                self._pass_over(holding, [offset for offset in offsets if offset not in there])
         self.again = self.again or (bool(spans) and not deliveries)
         return deliveries
 
@@ -253,24 +263,33 @@ class Polling:
         for settlement in unreadable:
             log.warning("%s does not parse: %s", settlement.token, settlement.error)
 
-    def _delivery(self, holding: Holding, row: Row) -> tuple[Any, str | None]:
-        offset = row[1]
-        known = holding.progress.at(offset)
-        attempt = known.attempts if known is not None else 1
-        token = Token(holding, offset, attempt, len(row[3]))
-        error = None
+    def _deliveries(self, holding: Holding, span: Span, rows: Sequence[Row]) -> list[Any]:
+        """Deliveries of a span's rows, without those that do not parse."""
         subscription, options = self.subscription, self.subscription.options
-        try:
-            message = message_of(row, options.topic, holding.key, options.type)
-        except Exception as problem:  # noqa: BLE001 - a type's own code may raise anything
-            error = error_text(problem)
-            message = unread_message_of(row, options.topic, holding.key)
-        delivery = subscription.flavour.deliver(message, token)
-        token.hand_out(delivery, held=options.strict or options.held)
-        holding.tokens[offset] = token
-        subscription.in_flight += 1
-        subscription.in_flight_bytes += token.bytes
-        return delivery, error
+        topic, place, type = options.topic, holding.place, options.type
+        new, settle = subscription.flavour.delivery, subscription.flavour.settle
+        held = options.strict or options.held
+        known = holding.progress.at(span.first)  # as are all of the span
+        attempt = known.attempts if known is not None else 1
+        tokens = [Token(holding, row[1], attempt, len(row[3]), held) for row in rows]
+        subscription.remember(holding, tokens)
+        deliveries = []
+        for row, token in zip(rows, tokens, strict=True):
+            try:
+                message = message_of(row, topic, place, type)
+            except Exception as problem:  # noqa: BLE001 - a type's own code may raise anything
+                self._refuse(token, problem)
+                continue
+            delivery = new(message, token, subscription, settle)
+            token.delivery = ref(delivery)
+            deliveries.append(delivery)
+        return deliveries
+
+    def _refuse(self, token: Token, problem: Exception) -> None:
+        """Note a message that does not parse, to be given up."""
+        # A dead letter that does not parse is not to be lost to a wrong type.
+        kind = Kind.REJECT if self.subscription.options.buries else Kind.NACK
+        self._unreadable.append(Settlement(token, kind, error=error_text(problem)))
 
     def _pass_over(self, holding: Holding, offsets: Sequence[int]) -> None:
         """Messages that were deleted, by name or by age, have nothing left to deliver."""
@@ -282,12 +301,8 @@ class Polling:
     def _pause(self) -> float:
         """How long to wait before the next look, if nothing wakes us."""
         subscription = self.subscription
-        longest = subscription.options.poll_interval
-        if subscription.flavour.watched():
-            longest = max(longest, WATCHED_SECONDS_MAX)
-        self._empty_looks = min(self._empty_looks + 1, 30)
-        pause = min(longest, PAUSE_SECONDS_FIRST * PAUSE_GROWTH**self._empty_looks)
-        pause *= random.uniform(0.75, 1.0)  # never in step with others
+        watched = subscription.flavour.watched()
+        pause = self._pace.pause(subscription.options.poll_interval, watched=watched)
         # What was due when this was planned, and may not be delivered, is not waited for.
         due = min(
             (
@@ -314,13 +329,38 @@ class Portion:
 
     @property
     def size(self) -> int:
-        return sum(known.size for known in self.ready)
+        return sum([known.last - known.first + 1 for known in self.ready])
 
     def spans(self) -> list[Span]:
         return [Span(self.holding.key, self.holding.id, k.first, k.last) for k in self.ready]
 
     def offsets(self) -> Iterable[int]:
         return (offset for known in self.ready for offset in range(known.first, known.last + 1))
+
+
+def by_span(spans: Sequence[Span], rows: Sequence[Row]) -> Iterator[tuple[Span, Sequence[Row]]]:
+    """The rows of each span, in order, of rows in any order; some may be missing.
+
+    Mostly they come span by span and in order, and need only be counted off.
+    """
+    found: dict[tuple[int, int], Row] | None = None
+    place = 0
+    for span in spans:
+        id, offsets = span.partition_id, range(span.first, span.last + 1)
+        part = rows[place : place + len(offsets)]
+        place += len(offsets)
+        if found is None and is_run(part, id, offsets):
+            yield span, part
+            continue
+        if found is None:
+            found = {(row[0], row[1]): row for row in rows}
+        yield span, [found[id, offset] for offset in offsets if (id, offset) in found]
+
+
+def is_run(rows: Sequence[Row], id: int, offsets: range) -> bool:
+    """Whether rows are those of a partition's offsets, and in order."""
+    there = [row[1] for row in rows] == [*offsets]
+    return there and [row[0] for row in rows].count(id) == len(offsets)
 
 
 def give_up(draft: Draft, spent: Iterable[Range], options: Options, *, now: int) -> list[Burial]:

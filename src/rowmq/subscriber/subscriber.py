@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Generator, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import accumulate
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
@@ -17,14 +18,13 @@ from rowmq.combining import AsyncCombiner, Combiner
 from rowmq.drivers.base import take_steps, take_steps_async
 from rowmq.drivers.forking import after_fork
 from rowmq.errors import Closed, Locked
-from rowmq.message import Message
 from rowmq.options import whole
-from rowmq.subscriber.delivery import AsyncDelivery, Delivery, acks, claim, conclude, let_go
+from rowmq.store.keys import key_of
+from rowmq.subscriber.delivery import AsyncDelivery, Delivery, acks, claim, conclude, let_go, take
 from rowmq.subscriber.flavours import Tasks, Threads
-from rowmq.subscriber.holding import Token
 from rowmq.subscriber.home import Home
 from rowmq.subscriber.options import Options
-from rowmq.subscriber.settling import Settlement
+from rowmq.subscriber.settling import Kind, Settlement, settled_before
 from rowmq.subscriber.subscription import Subscription
 from rowmq.times import Duration, to_seconds
 
@@ -32,6 +32,9 @@ __all__ = ["AsyncSubscriber", "Subscriber", "hush"]
 
 log = logging.getLogger("rowmq")
 T = TypeVar("T")
+
+Settlements = Sequence[Settlement]
+Outcomes = list[Exception | None]
 
 CALLS_MAX = 1_000_000
 """Settles that share a transaction: all that one call brings, however many."""
@@ -50,11 +53,11 @@ class _Common(Generic[T]):
 
     @property
     def owned(self) -> list[str | None]:
-        """The keys of the partitions that are leased to this subscriber, sorted; None stands for
-        the messages without a key.
+        """The keys of the partitions that are leased to this subscriber, sorted; None, for each
+        shard of the messages without a key.
         """
         keys = [holding.key for holding in list(self._core.holdings.values())]
-        return [key or None for key in sorted(keys)]
+        return [key_of(key) for key in sorted(keys)]
 
     @property
     def closed(self) -> bool:
@@ -88,9 +91,9 @@ class Subscriber(_Common[T]):
     def __init__(self, home: Home, options: Options) -> None:
         self._home = home
         self._threads: set[int] = set()
-        self._flavour = Threads(home, self._deliver)
+        self._flavour = Threads(home, Delivery, self._settle)
         self._core = Subscription(home.store, options, self._flavour)
-        self._combiner: Combiner[Settlement, None] = Combiner(
+        self._combiner: Combiner[Settlements, Outcomes] = Combiner(
             self._flush,
             one_lane,
             no_size,
@@ -190,9 +193,6 @@ class Subscriber(_Common[T]):
         if self._core.closing:
             self.close()
 
-    def _deliver(self, message: Message[T], token: Token) -> Delivery[T]:
-        return Delivery(message, token=token, core=self._core, settle=self._settle)
-
     def _settle(self, settlements: Sequence[Settlement], connection: Any) -> None:
         with self._inside():
             self._settle_once(settlements, connection)
@@ -213,27 +213,29 @@ class Subscriber(_Common[T]):
         """
         patience = Patience(self._home.store.dialect.lock_timeout)
         try:
-            while settlements:
+            while True:
                 try:
-                    self._combiner.submit_many(settlements)
-                except Locked:
-                    settlements = patience.left(settlements)
-                    time.sleep(patience.pause)
-                else:
+                    outcomes = self._combiner.submit(settlements)
+                except Locked as error:
+                    outcomes = [error] * len(settlements)
+                settlements = patience.left(settlements, outcomes)
+                if not settlements:
                     return
+                time.sleep(patience.pause)
         except Exception:
             raise  # each delivery was told its own outcome
         except BaseException:
             conclude(settlements)  # interrupted: nobody knows
             raise
 
-    def _flush(self, settlements: list[Settlement]) -> list[Exception | None]:
-        outcomes: list[Exception | None] | None = None
+    def _flush(self, calls: list[Settlements]) -> list[Outcomes]:
+        settlements = [settlement for call in calls for settlement in call]
+        outcomes: Outcomes | None = None
         try:
             outcomes = take_steps(self._core.settle(settlements))
-            return outcomes
         finally:
             conclude(settlements, outcomes)
+        return dealt_out(calls, outcomes)
 
 
 class AsyncSubscriber(_Common[T]):
@@ -241,11 +243,11 @@ class AsyncSubscriber(_Common[T]):
 
     def __init__(self, home: Home, options: Options) -> None:
         self._home = home
-        self._flavour = Tasks(home, self._deliver)
+        self._flavour = Tasks(home, AsyncDelivery, self._settle)
         self._core = Subscription(home.store, options, self._flavour)
         self._started = False
         self._closing: asyncio.Task[None] | None = None
-        self._combiner: AsyncCombiner[Settlement, None] = AsyncCombiner(
+        self._combiner: AsyncCombiner[Settlements, Outcomes] = AsyncCombiner(
             self._flush,
             one_lane,
             no_size,
@@ -326,9 +328,6 @@ class AsyncSubscriber(_Common[T]):
             after_fork(self)
         return self
 
-    def _deliver(self, message: Message[T], token: Token) -> AsyncDelivery[T]:
-        return AsyncDelivery(message, token=token, core=self._core, settle=self._settle)
-
     async def _settle(self, settlements: Sequence[Settlement], connection: Any) -> None:
         claim(settlements)
         if connection is None:
@@ -345,27 +344,29 @@ class AsyncSubscriber(_Common[T]):
         """Settle in a transaction of our own: see `Subscriber`."""
         patience = Patience(self._home.store.dialect.lock_timeout)
         try:
-            while settlements:
+            while True:
                 try:
-                    await self._combiner.submit_many(settlements)
-                except Locked:
-                    settlements = patience.left(settlements)
-                    await asyncio.sleep(patience.pause)
-                else:
+                    outcomes = await self._combiner.submit(settlements)
+                except Locked as error:
+                    outcomes = [error] * len(settlements)
+                settlements = patience.left(settlements, outcomes)
+                if not settlements:
                     return
+                await asyncio.sleep(patience.pause)
         except Exception:
             raise  # each delivery was told its own outcome
         except BaseException:
             conclude(settlements)  # interrupted: nobody knows
             raise
 
-    async def _flush(self, settlements: list[Settlement]) -> list[Exception | None]:
-        outcomes: list[Exception | None] | None = None
+    async def _flush(self, calls: list[Settlements]) -> list[Outcomes]:
+        settlements = [settlement for call in calls for settlement in call]
+        outcomes: Outcomes | None = None
         try:
             outcomes = await take_steps_async(self._core.settle(settlements))
-            return outcomes
         finally:
             conclude(settlements, outcomes)
+        return dealt_out(calls, outcomes)
 
 
 def hush(subscriber: AsyncSubscriber[Any]) -> None:
@@ -381,18 +382,42 @@ class Patience:
 
     def __init__(self, seconds: float) -> None:
         self._until = time.monotonic() + seconds
+        self._error: Exception | None = None
 
-    def left(self, settlements: Sequence[Settlement]) -> list[Settlement]:
-        """Those to try again, taken again; raises when it has been long enough."""
+    def left(self, settlements: Sequence[Settlement], outcomes: Outcomes) -> list[Settlement]:
+        """Those to try again, taken again. When there are none, or it has been long enough, raises
+        the first error there was.
+        """
+        if not any(outcomes) and self._error is None:
+            return []
+        pairs = [*zip(settlements, outcomes, strict=True)]
+        locked = [settlement for settlement, outcome in pairs if isinstance(outcome, Locked)]
+        others = (o for o in outcomes if o is not None and not isinstance(o, Locked))
+        self._error = self._error or next(others, None)
         if time.monotonic() > self._until:
-            raise  # noqa: PLE0704 - what was just caught
-        return [settlement for settlement in settlements if settlement.token.claim()]
+            self._error = self._error or next((o for o in outcomes if o is not None), None)
+            locked = []
+        again = []
+        for settlement in locked:
+            if take(settlement):
+                again.append(settlement)
+            elif settlement.kind is not Kind.EXTEND:  # somebody else has settled it meanwhile
+                self._error = self._error or settled_before(settlement.token)
+        if not again and self._error is not None:
+            raise self._error
+        return again
 
 
-def one_lane(_: Settlement) -> str:
+def one_lane(_: Settlements) -> str:
     """All settles of a subscriber may share a transaction."""
     return "settle"
 
 
-def no_size(_: Settlement) -> int:
+def no_size(_: Settlements) -> int:
     return 0
+
+
+def dealt_out(calls: Sequence[Settlements], outcomes: Outcomes) -> list[Outcomes]:
+    """The outcomes of each call."""
+    ends = [*accumulate(len(call) for call in calls)]
+    return [outcomes[end - len(call) : end] for call, end in zip(calls, ends, strict=True)]

@@ -14,13 +14,12 @@ loaded again: what was lost is dropped and its handlers are told; the rest is de
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from rowmq.drivers.base import Steps
 from rowmq.errors import Closed
-from rowmq.message import Message
 from rowmq.store.leases import FOUND_MAX, Change, Conflict, Counters, Found, Loaded, Member
 from rowmq.store.letters import Burial
 from rowmq.store.statement import Operation, Row
@@ -81,8 +80,11 @@ class Flavour(Protocol):
     def wake(self) -> None:
         """Have it look again; from any thread."""
 
-    def deliver(self, message: Message[Any], token: Token) -> Any:
-        """A delivery to hand out."""
+    delivery: Callable[..., Any]
+    """What is handed out, of a message, its token, the subscription, and `settle`."""
+
+    settle: Callable[..., Any]
+    """What settles that."""
 
 
 class Subscription:
@@ -382,8 +384,13 @@ class Subscription:
         self.lose([holding])
         self.hold(Holding(place, Counters(holding.id, holding.key, 1, *known)))
 
-    def forget(self, tokens: Iterable[Token]) -> None:
+    def remember(self, holding: Holding, tokens: Collection[Token]) -> None:
+        """Deliveries of a partition are in flight."""
+        holding.tokens.update({token.offset: token for token in tokens})
+        self.in_flight += len(tokens)
+        self.in_flight_bytes += sum([token.bytes for token in tokens])
+
+    def forget(self, tokens: Collection[Token]) -> None:
         """Deliveries are not in flight any more."""
-        for token in tokens:
-            self.in_flight -= 1
-            self.in_flight_bytes -= token.bytes
+        self.in_flight -= len(tokens)
+        self.in_flight_bytes -= sum([token.bytes for token in tokens])

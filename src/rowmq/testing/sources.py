@@ -35,8 +35,6 @@ class Refused(Protocol):
 class SeenUnit(Unit):
     """A unit that remembers how its handler has settled it."""
 
-    __slots__ = ("settled_as",)
-
     def __init__(self, raw: Any) -> None:
         super().__init__(raw)
         self.settled_as: str | None = None
@@ -104,7 +102,8 @@ class DueJobs(QueueSource, DueSource):
         """There is nothing to begin."""
 
     async def fetch(self, limit: int) -> list[Unit]:
-        self._queue._core.claimer.disturbed()  # another client may have put what comes first
+        # Another client may have put what comes first.
+        self._queue._core.claimer.disturbed(self.name)
         return [SeenUnit(job) for job in await self._queue.try_poll_many(limit)]
 
     def next_due(self) -> int | None:
@@ -137,7 +136,7 @@ class SeenPolling(Polling):
             token = settlement.token
             self._on_refused(
                 id=str(token.offset),
-                key=token.holding.key or None,
+                key=token.holding.place[0],
                 attempt=token.attempt,
                 error=settlement.error or "",
             )
@@ -171,6 +170,3 @@ class NoKeeper(Keeper):
 
     def let_go(self, units: Iterable[Unit]) -> None:
         """It has none."""
-
-    def lost(self, unit: Unit) -> bool:  # noqa: ARG002 - whichever it is
-        return False

@@ -135,8 +135,10 @@ class Station:
         if isinstance(raw, AsyncDelivery):
             message = raw.message
             letters = await self._mq.dead_letters(message.topic, group=raw.group, limit=LETTERS_MAX)
-            places = {(letter.message.key, letter.offset) for letter in letters}
-            return (message.key, message.offset) in places
+            places = {
+                (letter.message.key, letter.message.shard, letter.offset) for letter in letters
+            }
+            return (message.key, message.shard, message.offset) in places
         job = await self._mq.queue(raw.queue).get(raw.id)
         return job is not None and job.state is State.FAILED
 

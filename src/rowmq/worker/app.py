@@ -4,10 +4,11 @@
 
 import asyncio
 import contextlib
+import gc
 import inspect
 import logging
 import os
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -183,7 +184,8 @@ class App(Declaring):
                 await asyncio.wait({starting})
                 return True
             starting.result()
-            await stopping
+            with what_is_loaded_stays():
+                await stopping
             log.info("stopping; a second signal stops at once")
         finally:
             stopping.cancel()
@@ -266,6 +268,22 @@ def check_no_loop() -> None:
     except RuntimeError:
         return
     raise ConfigurationError("an event loop runs here already: use `async with app:` inside of it")
+
+
+@contextlib.contextmanager
+def what_is_loaded_stays() -> Iterator[None]:
+    """Have the garbage collector leave alone what the process has loaded to do its work with: a
+    worker makes very many objects that live for a moment, and each time it would look through all.
+    """
+    if gc.get_freeze_count():
+        yield  # somebody has seen to that
+        return
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 def check_running(runtime: Runtime | None) -> None:

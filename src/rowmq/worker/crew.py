@@ -36,6 +36,8 @@ CANCEL_SECONDS = 1.0
 
 LEAVE_SECONDS = 2.0
 
+UNHANDLED = Verdict("nack", "the worker could not handle it; see its log")
+
 BACKOFF_SECONDS_MAX = 10.0
 BACKOFF_SECONDS_FIRST = 0.1
 
@@ -53,6 +55,7 @@ class Crew:
         self._executor = Executor(handler, source, around)
         self._settler = Settler(source, flush_interval=handler.pace.flush_interval)
         self._running: set[Unit] = set()
+        self._yielded_at = 0.0
         self._room = asyncio.Event()
         self._fetching: asyncio.Task[None] | None = None
         self._settling: asyncio.Task[None] | None = None
@@ -78,7 +81,7 @@ class Crew:
     async def stop_fetching(self, seconds: float) -> None:
         """Fetch no more, and give back what was not begun: it costs no attempt."""
         self._settler.hurry()
-        self._give_back(self._buffer.close(len(self._workers)))
+        self._give_back(self._buffer.close())
         if self._fetching is not None:
             self._source.hush()
             _, late = await asyncio.wait({self._fetching}, timeout=max(0.0, seconds))
@@ -132,10 +135,10 @@ class Crew:
         """Fetch once; False at the end."""
         pace = self.handler.pace
         began = time.monotonic()
-        room = pace.buffer - self._buffer.ready
         if self._around.stopping:
             return False
-        if room <= 0:
+        room = pace.buffer - self._buffer.ready
+        if room < pace.fetch_batch_size / 2:  # many small fetches would cost more than a large one
             self._room.clear()
             await wait_for(self._room, 1.0)
             self.fetched_at = time.monotonic()
@@ -153,12 +156,17 @@ class Crew:
 
     def _give_back(self, units: Iterable[Unit]) -> None:
         """Give back what was not begun."""
-        self._settler.add_at_once((unit, RELEASE) for unit in units)
+        self._settler.add_all((unit, RELEASE) for unit in units)
 
     async def _work(self) -> None:
-        while (unit := await self._buffer.take()) is not None:
-            self._room.set()
-            if not self._around.stopping and await self._source.is_ours(unit):
+        buffer, source, around, room = self._buffer, self._source, self._around, self._room
+        pace = self.handler.pace
+        enough = pace.buffer - pace.fetch_batch_size / 2  # as `_fetch` has it
+        while (unit := buffer.take_at_once() or await buffer.take()) is not None:
+            if buffer.ready <= enough and not room.is_set():
+                room.set()
+            ours = not source.lost(unit) or await source.is_ours(unit)
+            if ours and not around.stopping:
                 await self._execute(unit)
             else:
                 self._give_back([unit])
@@ -170,9 +178,8 @@ class Crew:
 
     async def _execute(self, unit: Unit) -> None:
         """Handle a unit, and see that it is settled, whatever happens."""
-        verdict: Verdict | None = Verdict("nack", "the worker could not handle it; see its log")
+        verdict: Verdict | None = UNHANDLED
         self._running.add(unit)
-        began = time.monotonic()
         try:
             verdict = await self._executor.execute(unit)
         except Exception:
@@ -180,10 +187,11 @@ class Crew:
         finally:
             self._running.discard(unit)
             self.handled += 1
-            if verdict is not None:
-                await self._settler.add(unit, verdict)
-            if time.monotonic() - began > BLOCKED_SECONDS:
+            if verdict is not None and self._settler.add(unit, verdict):
+                await self._settler.wait_for_room()
+            if time.monotonic() - self._yielded_at > BLOCKED_SECONDS:
                 await asyncio.sleep(0)  # it may not have let anybody else have a turn
+                self._yielded_at = time.monotonic()
 
     # --- for people -------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import inspect
 import logging
+import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from datetime import datetime
@@ -18,7 +19,9 @@ from rowmq.errors import (
     AlreadySettled,
     ConnectionLost,
     DatabaseUnreachable,
+    Deadlock,
     RowMQError,
+    SerializationFailure,
     StaleLease,
     TransientError,
 )
@@ -44,6 +47,11 @@ log = logging.getLogger("rowmq")
 Middleware = Callable[[Context, Callable[[], Awaitable[Any]]], Awaitable[Any]]
 
 PUT_OFF_SECONDS = 1.0
+CROSSED_SECONDS = 0.2
+CROSSED_MAX = 10
+"""How often a handler may get in others' way at no cost. If it always does, it is its own fault."""
+
+CROSSED_KEPT = 10_000
 
 OURS = "rowmq.worker."
 
@@ -79,6 +87,23 @@ class Executor:
         self._source = source
         self._around = around
         self._threads: Threads | None = None
+        givers = GIVERS | {Role.PAYLOAD: of_message if handler.view is None else of_job}
+        self._givers = [(name, givers[role]) for name, role in handler.plan.roles.items()]
+        self._sole = self._givers[0] if len(self._givers) == 1 else None
+        """Most handlers take the payload, and nothing else."""
+        self._wants_context = not set(handler.plan.roles.values()) <= OF_UNITS
+        self._plain = (
+            handler.is_async
+            and handler.timeout is None
+            and not handler.transactional
+            and not self._wants_context
+        )
+        """Whether all there is to do is to call the function."""
+        manual = handler.ack_policy is AckPolicy.MANUAL
+        self._good_end = None if manual else verdict_of(handler.ack_policy, None)
+        """What a good end comes to, if that is always the same."""
+        self._crossed: dict[str, int] = {}
+        """How often transactions of units were ended for others', by their ids."""
         self.failed = 0
         """How often the function has raised."""
         if not handler.is_async:
@@ -91,12 +116,21 @@ class Executor:
     async def execute(self, unit: Unit) -> Verdict | None:
         """Handle a unit. What is to become of it; None if that has been seen to."""
         handler = self.handler
-        unit.begin(Progress(self._around.report))
+        unit.began_at = time.monotonic()
         if handler.ack_policy is AckPolicy.ACK_FIRST and not await self._ack_first(unit):
             return None
         error: BaseException | None = None
         try:
-            if handler.transactional:
+            if self._plain and not self._around.middleware:
+                # As `_call` does, in fewer steps: most handlers are like this, and many are quick.
+                unit.called = True
+                sole = self._sole
+                if sole is None:
+                    await handler.function(**self._arguments(unit, None))
+                else:
+                    await handler.function(**{sole[0]: sole[1](self, unit, None)})
+                unit.returned = True
+            elif handler.transactional:
                 await self._in_transaction(unit)
             else:
                 await self._call(unit)
@@ -105,20 +139,46 @@ class Executor:
         except BaseException as failure:  # noqa: BLE001 - whatever it is, it decides on the unit
             error = failure
         unit.over = True
+        if error is None and not unit.settling and not unit.manual:
+            return self._good_end or self._unsettled_verdict(unit)
+        return await self._verdict(unit, error)
+
+    def _unsettled_verdict(self, unit: Unit) -> Verdict | None:
+        """What becomes of a unit whose handler came to a good end, and has not settled it."""
+        policy = self.handler.ack_policy
+        if policy is AckPolicy.MANUAL:
+            log.error("handler %s has not settled %r: it is rejected", self.handler.name, unit.raw)
+        return verdict_of(policy, None)
+
+    async def _verdict(self, unit: Unit, error: BaseException | None) -> Verdict | None:
+        """What becomes of a unit whose handler has settled it, or raised."""
+        handler = self.handler
         problem = await unit.settles_done()
         if problem is not None and problem is not error:
             log.warning("handler %s: %r was not settled: %s", handler.name, unit.raw, problem)
-        if error is not None and is_blameless(handler, unit, error):
+        if error is not None and is_blameless(handler, unit, error) and self._crosses(unit, error):
             return await self._put_off(unit, error)
+        self._crossed.pop(unit.id, None)
         if error is not None:
             self._tell(unit, error)
         if unit.manual and (error is None or not unit.tentative):
             self._source.finished([unit])
             return None
-        verdict = verdict_of(handler.ack_policy, error)
-        if error is None and handler.ack_policy is AckPolicy.MANUAL:
-            log.error("handler %s has not settled %r: it is rejected", handler.name, unit.raw)
-        return verdict
+        if error is None:
+            return self._unsettled_verdict(unit)
+        return verdict_of(handler.ack_policy, error)
+
+    def _crosses(self, unit: Unit, error: BaseException) -> bool:
+        """Whether it may be tried again at no cost: not, if others are always in its way."""
+        if not isinstance(error, CROSSED):
+            return True
+        if len(self._crossed) >= CROSSED_KEPT:
+            self._crossed.clear()
+        times = self._crossed[unit.id] = self._crossed.get(unit.id, 0) + 1
+        if times > CROSSED_MAX:
+            return False
+        self.failed += 1
+        return True
 
     async def _ack_first(self, unit: Unit) -> bool:
         try:
@@ -159,7 +219,10 @@ class Executor:
             unit.raw,
             said_by(error),
         )
-        await wait_for(self._around.stop_asked, PUT_OFF_SECONDS)
+        crossed = isinstance(error, CROSSED)
+        # Not all at the same time again.
+        pause = random.uniform(0, CROSSED_SECONDS) if crossed else PUT_OFF_SECONDS
+        await wait_for(self._around.stop_asked, pause)
         return RELEASE
 
     def _prospects(self, unit: Unit, error: BaseException) -> str:
@@ -194,19 +257,25 @@ class Executor:
 
     async def _call(self, unit: Unit) -> None:
         unit.called = True
-        context = self._context(unit)
-        call: Callable[[], Awaitable[Any]] = partial(self._call_function, unit, context)
-        for middleware in reversed(self._around.middleware):
-            call = partial(middleware, context, call)
-        await call()
+        middleware = self._around.middleware
+        if middleware:
+            context = self._context(unit)
+            call: Callable[[], Awaitable[Any]] = partial(self._call_function, unit, context)
+            for around in reversed(middleware):
+                call = partial(around, context, call)
+            await call()
+        else:
+            await self._call_function(unit, self._context(unit) if self._wants_context else None)
         unit.returned = True
 
-    async def _call_function(self, unit: Unit, context: Context) -> Any:
+    async def _call_function(self, unit: Unit, context: Context | None) -> Any:
         handler = self.handler
-        seen = context if handler.is_async else self._in_thread(unit, context)
-        roles = handler.plan.roles
-        arguments = {name: GIVERS[role](self, unit, seen) for name, role in roles.items()}
+        if context is not None and not handler.is_async:
+            context = context.seen_as(self.given(unit))
+        arguments = self._arguments(unit, context)
         if self._threads is None:
+            if handler.timeout is None:
+                return await handler.function(**arguments)
             limit = asyncio.timeout(handler.timeout)
             try:
                 async with limit:
@@ -226,6 +295,9 @@ class Executor:
             raise self._too_long()
         return await thread
 
+    def _arguments(self, unit: Unit, context: Context | None) -> dict[str, Any]:
+        return {name: give(self, unit, context) for name, give in self._givers}
+
     def _leave_behind(self, unit: Unit, thread: "asyncio.Future[Any]") -> None:
         """Go on without a thread, and tell when it has ended."""
         began = time.monotonic()
@@ -243,8 +315,8 @@ class Executor:
         return TimeoutError(f"it took longer than its timeout of {self.handler.timeout:g} s")
 
     def _context(self, unit: Unit) -> Context:
-        assert unit.progress is not None  # noqa: S101 - it has begun
         raw = unit.for_async()
+        unit.progress = Progress(self._around.report)
         return Context(
             handler=self.handler.name,
             source=self._source.name,
@@ -255,11 +327,13 @@ class Executor:
             lost=partial(self._source.lost, unit),
         )
 
-    def _in_thread(self, unit: Unit, context: Context) -> Context:
-        """The same, for a function in a thread."""
+    def given(self, unit: Unit) -> Any:
+        """The job or delivery, as the function can use it."""
+        if self._threads is None:
+            return unit.for_async()
         bridge = self._around.bridge
         tx = None if unit.tx is None else BridgedTransaction(bridge, unit.tx)
-        return context.seen_as(unit.for_threads(bridge.settler(unit), tx))
+        return unit.for_threads(bridge.settler(unit), tx)
 
     def transaction(self, unit: Unit) -> AsyncTransaction | BridgedTransaction:
         """The transaction that the function is run in."""
@@ -271,30 +345,56 @@ class Executor:
         return self._around.mq if self.handler.is_async else self._around.sync_client()
 
 
-GIVERS: dict[Role, Callable[[Executor, Unit, Context], Any]] = {
-    Role.PAYLOAD: lambda _, __, context: context.payload,
-    Role.DELIVERY: lambda _, __, context: context.delivery,
-    Role.JOB: lambda _, __, context: context.job,
-    Role.MESSAGE: lambda _, __, context: context.delivery and context.delivery.message,
+def given_raw(executor: Executor, unit: Unit, context: Context | None) -> Any:
+    """The job or delivery: the one of the context, if there is one."""
+    if context is None:
+        return executor.given(unit)
+    return context.delivery if context.job is None else context.job
+
+
+def of_message(_: Executor, unit: Unit, __: Context | None) -> Any:
+    """The payload of a message."""
+    return unit.raw.message.payload  # type: ignore[union-attr] # it is a delivery
+
+
+def of_job(_: Executor, unit: Unit, __: Context | None) -> Any:
+    """The payload of a job."""
+    return unit.raw.payload  # type: ignore[union-attr] # it is a job
+
+
+GIVERS: dict[Role, Callable[[Executor, Unit, Context | None], Any]] = {
+    Role.DELIVERY: given_raw,
+    Role.JOB: given_raw,
+    Role.MESSAGE: lambda _, unit, __: unit.raw.message,  # type: ignore[union-attr]
     Role.TRANSACTION: lambda executor, unit, _: executor.transaction(unit),
     Role.CLIENT: lambda executor, _, __: executor.client(),
-    Role.PROGRESS: lambda _, __, context: context.progress,
+    Role.PROGRESS: lambda _, unit, __: unit.progress,
     Role.CONTEXT: lambda _, __, context: context,
     Role.FIRE_TIME: lambda executor, unit, _: fire_time_of(unit, executor.handler),
 }
-"""What a parameter of a function is given, by its role."""
+"""What a parameter of a function is given, by its role; the payload depends on the source."""
+
+OF_UNITS = {Role.PAYLOAD, Role.MESSAGE, Role.DELIVERY, Role.JOB, Role.TRANSACTION, Role.CLIENT}
+"""What needs no context: mostly there is no other reason to make one."""
 
 
 def is_blameless(handler: Handler, unit: Unit, error: BaseException) -> bool:
     """Whether a unit failed by no fault of its handler, and can be tried again at no cost: its
-    transaction could not be begun or ended because of the database, or the database went away in
-    it, so that nothing of it is left.
+    transaction could not be begun or ended because of the database, or the database ended it, to
+    let others go on or because it went away, so that nothing of it is left.
     """
     if unit.manual:
         return False
     if not unit.called or unit.returned:
         return isinstance(error, TransientError)
-    return handler.transactional and isinstance(error, ConnectionLost | DatabaseUnreachable)
+    return handler.transactional and isinstance(error, ENDED)
+
+
+CROSSED = (Deadlock, SerializationFailure)
+"""Transactions got in each other's way: of those that did, one is let through."""
+
+ENDED = (*CROSSED, ConnectionLost, DatabaseUnreachable)
+"""The database has ended a transaction, and will not always."""
 
 
 def traced(error: BaseException) -> tuple[type[BaseException], BaseException, Any]:

@@ -40,11 +40,19 @@ STOP_SECONDS = 3.0
 class Lock:
     """One lock: how many units there are in it, and until when it is surely ours."""
 
-    __slots__ = ("units", "until")
+    __slots__ = ("gone", "kept", "token", "units", "until")
 
-    def __init__(self, until: float) -> None:
-        self.units = 0
+    def __init__(self, kept: "Kept", token: int, until: float) -> None:
+        self.kept = kept
+        self.token = token
         self.until = until
+        self.units = 0
+        self.gone = False
+
+    @property
+    def lost(self) -> bool:
+        """Whether it is gone, or may be: it was not extended in time."""
+        return self.gone or self.until < time.monotonic()
 
 
 class Kept:
@@ -79,7 +87,6 @@ class Keeper:
         self._running = running
         self._changed = threading.Condition()
         self._kept: dict[int, Kept] = {}
-        self._lost: set[int] = set()
         self._suspected: set[int] = set()
         """Locks that were not there once: perhaps a settle had just ended them."""
         self._beat_at = 0.0
@@ -113,30 +120,24 @@ class Keeper:
                 self._changed.notify()
             until = began + kept.seconds
             for unit in units:
-                if unit.lock_token is not None:
-                    kept.tokens.setdefault(unit.lock_token, Lock(until)).units += 1
+                token = unit.raw._ticket.claimed.token  # type: ignore[union-attr] # it was claimed
+                lock = kept.tokens.get(token)
+                if lock is None:
+                    lock = kept.tokens[token] = Lock(kept, token, until)
+                lock.units += 1
+                unit.lock = lock
 
     def let_go(self, units: Iterable[Unit]) -> None:
         """Units are settled, or lost: a lock without any is not kept."""
         with self._changed:
             for unit in units:
-                token = unit.lock_token
-                for kept in self._kept.values():
-                    if token is None or token not in kept.tokens:
-                        continue
-                    kept.tokens[token].units -= 1
-                    if not kept.tokens[token].units:
-                        del kept.tokens[token]
-                        self._lost.discard(token)
-                        self._suspected.discard(token)
-
-    def lost(self, unit: Unit) -> bool:
-        """Whether the lock of a unit is gone, or may be: it was not extended in time."""
-        token = unit.lock_token
-        if token is None or token in self._lost:
-            return token is not None
-        locks = (kept.tokens.get(token) for kept in list(self._kept.values()))
-        return any(lock is not None and lock.until < time.monotonic() for lock in locks)
+                lock, unit.lock = unit.lock, None
+                if lock is None:
+                    continue
+                lock.units -= 1
+                if not lock.units:
+                    del lock.kept.tokens[lock.token]
+                    self._suspected.discard(lock.token)
 
     def report(self) -> None:
         """A handler has something to tell: say so soon."""
@@ -172,7 +173,7 @@ class Keeper:
 
     def _extend(self, kept: Kept) -> None:
         with self._changed:
-            tokens = set(kept.tokens) - self._lost
+            tokens = {token for token, lock in kept.tokens.items() if not lock.gone}
         began = time.monotonic()
         try:
             keep = partial(self._store.settles.keep, tokens, kept.lock_us)
@@ -187,7 +188,8 @@ class Keeper:
             missing = {token for token in tokens - there if token in kept.tokens}
             lost = missing & self._suspected
             self._suspected |= missing
-            self._lost |= lost
+            for token in lost:
+                kept.tokens[token].gone = True
         part = EXTEND_PART if missing == lost else RETRY_PART
         kept.due_at = began + kept.seconds / part
         if lost:

@@ -40,17 +40,23 @@ class Settler:
         self._hurry = asyncio.Event()
         self.failing_since: float | None = None
 
-    async def add(self, unit: Unit, verdict: Verdict) -> None:
-        """Have a unit settled soon. If very many wait for that, wait, too."""
-        self.add_at_once([(unit, verdict)])
-        if len(self._waiting) > WAITING_MAX:
-            async with self._flushed:
-                await self._flushed.wait_for(lambda: len(self._waiting) <= WAITING_MAX)
+    def add(self, unit: Unit, verdict: Verdict) -> bool:
+        """Have a unit settled soon. True if very many wait for that."""
+        waiting = self._waiting
+        waiting.append((unit, verdict))
+        if len(waiting) == 1:
+            self._added.set()
+        return len(waiting) > WAITING_MAX
 
-    def add_at_once(self, settled: Iterable[Settled]) -> None:
-        """Have units settled soon, however many wait for that."""
+    def add_all(self, settled: Iterable[Settled]) -> None:
+        """Have units settled soon."""
         self._waiting += settled
         self._added.set()
+
+    async def wait_for_room(self) -> None:
+        """Wait until not so many wait to be settled."""
+        async with self._flushed:
+            await self._flushed.wait_for(lambda: len(self._waiting) <= WAITING_MAX)
 
     async def run(self) -> None:
         """Flush, for as long as the worker lives."""

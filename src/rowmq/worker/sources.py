@@ -9,15 +9,16 @@ from typing import Any
 import msgspec
 
 from rowmq.client import AsyncRowMQ
-from rowmq.queue.core import EMPTY_LOOKS_MAX
+from rowmq.drivers.base import take_steps_async
+from rowmq.pacing import Pace
 from rowmq.queue.queue import AsyncQueue
 from rowmq.queue.view import View
 from rowmq.queue.waiting import TaskWaiter
-from rowmq.subscriber.delivery import AsyncDelivery, let_go
+from rowmq.subscriber.delivery import let_go
 from rowmq.subscriber.options import Options
 from rowmq.subscriber.subscriber import AsyncSubscriber, hush
 from rowmq.worker.keeper import Keeper
-from rowmq.worker.unit import Unit, Verdict
+from rowmq.worker.unit import ACK, Unit, Verdict
 
 __all__ = ["QueueSource", "Source", "TopicSource", "for_worker"]
 
@@ -54,15 +55,18 @@ class Source(ABC):
 
     async def settle(self, verdicts: Sequence[tuple[Unit, Verdict]]) -> None:
         """Settle units in one transaction; raises the first error, once all that can be are."""
-        wanted = [item for unit, verdict in verdicts for item in unit.wanted(verdict)]
+        wanted: list[Any] = []
+        for unit, verdict in verdicts:
+            if verdict is ACK:
+                wanted.append(unit.raw._ack_wanted())
+            else:
+                wanted += unit.wanted(verdict)
         await verdicts[0][0].raw._settle(wanted, None)
 
     def finished(self, units: Sequence[Unit]) -> None:
         """Units are settled, or lost: nothing is kept for them any more."""
         for unit in units:
             unit.finished = True
-            if isinstance(unit.raw, AsyncDelivery):
-                let_go(unit.raw)  # if it was not settled after all, it becomes visible in its time
 
     @abstractmethod
     async def close(self) -> None:
@@ -90,8 +94,9 @@ class TopicSource(Source):
 
     async def fetch(self, limit: int) -> list[Unit]:
         assert self._subscriber is not None  # noqa: S101 - opened before
+        finished = self.finished
         return [
-            Unit(raw, self.finished)
+            Unit(raw, finished, raw.message.key)
             for raw in await self._subscriber.poll(limit, timeout=FETCH_SECONDS)
         ]
 
@@ -101,7 +106,14 @@ class TopicSource(Source):
             hush(self._subscriber)
 
     def lost(self, unit: Unit) -> bool:
-        return bool(unit.raw.lost)  # type: ignore[union-attr]
+        raw: Any = unit.raw
+        return raw._token.holding.lost or raw._core.presumed_dead()  # type: ignore[no-any-return]
+
+    def finished(self, units: Sequence[Unit]) -> None:
+        for unit in units:
+            unit.finished = True
+            # If it was not settled after all, it becomes visible in its time.
+            let_go(unit.raw)  # type: ignore[arg-type]
 
     async def is_ours(self, unit: Unit) -> bool:
         """After a pause nobody knows, until a heartbeat was answered: to give one message of a key
@@ -126,7 +138,7 @@ class QueueSource(Source):
         self._queue: AsyncQueue[Any] = AsyncQueue(mq, mq._desk, view)
         self._view = view
         self._keeper = keeper
-        self._empty = 0
+        self._pace = Pace()
         self._waiter: TaskWaiter | None = None
 
     async def open(self) -> None:
@@ -136,16 +148,18 @@ class QueueSource(Source):
 
     async def fetch(self, limit: int) -> list[Unit]:
         assert self._waiter is not None  # noqa: S101 - opened before
-        self._waiter.calm()
+        woken = self._waiter.calm()
+        self._pace.begin()
         began = time.monotonic()
-        jobs = await self._queue.try_poll_many(limit)
-        units = [Unit(job, self.finished) for job in jobs]
-        if units:
-            self._empty = 0
+        core = self._queue._core
+        jobs = await take_steps_async(core.claim(limit, patient=not woken))
+        if jobs:
+            self._pace.found()
+            finished = self.finished
+            units = [Unit(job, finished) for job in jobs]
             self._keeper.keep(units, self._view.lock_us, began=began)
             return units
-        self._empty = min(self._empty + 1, EMPTY_LOOKS_MAX)
-        await self._waiter.wait(self._queue._core.pause(self._empty))
+        await self._waiter.wait(core.pause(self._pace))
         return []
 
     def hush(self) -> None:
@@ -153,7 +167,8 @@ class QueueSource(Source):
             self._waiter.wake()
 
     def lost(self, unit: Unit) -> bool:
-        return self._keeper.lost(unit)
+        lock = unit.lock
+        return lock is not None and lock.lost
 
     def finished(self, units: Sequence[Unit]) -> None:
         self._keeper.let_go([unit for unit in units if not unit.finished])

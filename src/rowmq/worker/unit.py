@@ -1,9 +1,8 @@
 """A unit of work: a job or a delivery, as the worker handles it."""
 
 import asyncio
-import time
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rowmq.codec import error_text
 from rowmq.errors import AlreadySettled
@@ -14,6 +13,9 @@ from rowmq.subscriber.delivery import AsyncDelivery, Delivery
 from rowmq.subscriber.settling import Kind as DeliveryKind
 from rowmq.transaction import Transaction
 from rowmq.worker.context import Progress
+
+if TYPE_CHECKING:
+    from rowmq.worker.keeper import Lock
 
 __all__ = ["ACK", "RELEASE", "Interrupted", "Unit", "Verdict", "verdict_of"]
 
@@ -41,6 +43,8 @@ def verdict_of(policy: AckPolicy, error: BaseException | None) -> Verdict | None
 
     One that was cut short is tried again, whatever the policy: it was no error of its own.
     """
+    if policy is AckPolicy.NACK_ON_ERROR and error is None:
+        return ACK
     if policy is AckPolicy.ACK_FIRST:
         return None
     if isinstance(error, Interrupted):
@@ -53,56 +57,46 @@ def verdict_of(policy: AckPolicy, error: BaseException | None) -> Verdict | None
 
 
 class Unit:
-    """A job or a delivery that was fetched."""
+    """A job or a delivery that was fetched.
 
-    __slots__ = (
-        "_settled",
-        "_tasks",
-        "began_at",
-        "called",
-        "finished",
-        "manual",
-        "order",
-        "over",
-        "progress",
-        "raw",
-        "returned",
-        "straggler",
-        "tentative",
-        "tx",
-    )
+    There are very many of them: what most never come to stands on the class.
+    """
+
+    lock: "Lock | None" = None
+    """The lock that a job is in, while somebody keeps it."""
+    finished = False
+    """Whether it is settled, or lost, so that nothing is kept for it."""
+    progress: Progress | None = None
+    """How far its handler is, if that can tell."""
+    began_at = 0.0
+    called = False
+    """Whether its function was called at all."""
+    returned = False
+    """Whether that came to a good end."""
+    manual = False
+    """Whether its handler has settled it."""
+    tentative = False
+    """Whether that is part of a transaction of the handler's own, which may yet be undone."""
+    over = False
+    """Whether its handler's time is over, and what it does now comes too late."""
+    tx: Any = None
+    """The transaction of its handler, while that is open."""
+    straggler: "asyncio.Future[Any] | None" = None
+    """A thread that goes on although nobody waits for it any more."""
+    _tasks: "list[asyncio.Task[None]] | None" = None
 
     def __init__(
         self,
         raw: "AsyncJob[Any] | AsyncDelivery[Any]",
         settled: "Callable[[Sequence[Unit]], None] | None" = None,
+        order: str | None = None,
     ) -> None:
-        """`settled` is told when its handler has settled it."""
+        """`settled` is told when its handler has settled it; `order` is what it is handled in the
+        order of, if anything: the key of a message.
+        """
         self.raw = raw
+        self.order = order
         self._settled = settled
-        self.finished = False
-        """Whether it is settled, or lost, so that nothing is kept for it."""
-        self.order = None
-        """What it is handled in the order of, if anything: the key of a message."""
-        if isinstance(raw, AsyncDelivery):
-            self.order = raw.message.key
-        self.progress: Progress | None = None
-        self.began_at = 0.0
-        self.called = False
-        """Whether its function was called at all."""
-        self.returned = False
-        """Whether that came to a good end."""
-        self.manual = False
-        """Whether its handler has settled it."""
-        self.tentative = False
-        """Whether that is part of a transaction of the handler's own, which may yet be undone."""
-        self.over = False
-        """Whether its handler's time is over, and what it does now comes too late."""
-        self.tx: Any = None
-        """The transaction of its handler, while that is open."""
-        self.straggler: asyncio.Future[Any] | None = None
-        """A thread that goes on although nobody waits for it any more."""
-        self._tasks: list[asyncio.Task[None]] = []
 
     @property
     def id(self) -> str:
@@ -116,18 +110,10 @@ class Unit:
         raw = self.raw
         return raw.message.key if isinstance(raw, AsyncDelivery) else raw.key
 
-    @property
-    def lock_token(self) -> int | None:
-        """The token of the lock that a job is in."""
-        ticket = None if isinstance(self.raw, AsyncDelivery) else self.raw._ticket
-        return None if ticket is None else ticket.claimed.token
-
-    def begin(self, progress: Progress) -> None:
-        self.progress = progress
-        self.began_at = time.monotonic()
-
     def wanted(self, verdict: Verdict) -> list[Any]:
         """A verdict, as its source takes it."""
+        if verdict is ACK:
+            return [self.raw._ack_wanted()]
         kinds: Any = DeliveryKind if isinstance(self.raw, AsyncDelivery) else JobKind
         try:
             return self.raw._as(kinds[verdict.kind.upper()], error=verdict.error)
@@ -162,11 +148,11 @@ class Unit:
         raw = self.raw
         if isinstance(raw, AsyncDelivery):
             given: EagerJob | EagerDelivery = EagerDelivery(
-                raw.message, token=raw._token, core=raw._core, settle=self.settle
+                raw.message, raw._token, raw._core, self.settle
             )
         else:
-            given = EagerJob(raw._facts, settle=self.settle, ticket=raw._ticket, tx=self.tx)
-        given.unit, given.tasks = self, self._tasks
+            given = EagerJob(raw._facts, self.settle, raw._ticket, self.tx)
+        given.unit = self
         return given
 
     def for_threads(
@@ -178,9 +164,24 @@ class Unit:
             return Delivery(raw.message, token=raw._token, core=raw._core, settle=settle)
         return Job(raw._facts, settle=settle, ticket=raw._ticket, tx=tx)
 
+    @property
+    def settling(self) -> bool:
+        """Whether its handler has begun to settle it."""
+        return self._tasks is not None
+
+    def begin_settle(self, settle: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        """Settle it, whether the handler waits for that or not."""
+        task = asyncio.get_running_loop().create_task(settle)
+        if self._tasks is None:
+            self._tasks = []
+        self._tasks.append(task)
+        return task
+
     async def settles_done(self, *, strict: bool = False) -> BaseException | None:
         """Wait for the settles that its handler has begun. Gives, or raises, the first error."""
-        tasks, self._tasks[:] = list(self._tasks), []
+        tasks, self._tasks = self._tasks, None
+        if not tasks:
+            return None
         outcomes = await asyncio.gather(*tasks, return_exceptions=True)
         problem = next((outcome for outcome in outcomes if outcome is not None), None)
         if strict and problem is not None:
@@ -200,8 +201,7 @@ def eager(name: str) -> Callable[..., Any]:
     def begin(self: Any, *args: Any, **kwargs: Any) -> "Awaitable[None]":
         self.unit.check_in_time()
         settle = getattr(super(type(self), self), name)
-        task: asyncio.Task[None] = asyncio.get_running_loop().create_task(settle(*args, **kwargs))
-        self.tasks.append(task)
+        task: asyncio.Task[None] = self.unit.begin_settle(settle(*args, **kwargs))
         return task
 
     return begin
@@ -210,15 +210,15 @@ def eager(name: str) -> Callable[..., Any]:
 class EagerJob(AsyncJob[Any]):
     """A job whose settles need not be awaited."""
 
+    __slots__ = ("unit",)
     unit: Unit
-    tasks: list[asyncio.Task[None]]
 
 
 class EagerDelivery(AsyncDelivery[Any]):
     """A delivery whose settles need not be awaited."""
 
+    __slots__ = ("unit",)
     unit: Unit
-    tasks: list[asyncio.Task[None]]
 
 
 for _name in SETTLES:

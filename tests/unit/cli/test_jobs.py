@@ -84,9 +84,16 @@ def test_a_queue_is_configured(url: str, mq: rowmq.RowMQ) -> None:
     assert (info.max_in_flight, info.rate, info.rate_period) == (5, 100, timedelta(minutes=1))
     assert (info.retention, info.failed_retention) == (timedelta(days=1), None)
     assert (info.keep_completed, info.keep_failed) == (False, True)
-    assert info.max_payload_bytes == 65_536
+    assert (info.max_payload_bytes, info.durability) == (65_536, "full")
     told = json_of(url, "queues", "configure", "emails", "--max-in-flight", "none")
     assert (told["max_in_flight"], told["rate"]) == (None, 100)
+    told = json_of(url, "queues", "configure", "emails", "--durability", "relaxed")
+    assert (told["durability"], mq.queues()[0].durability) == ("relaxed", "relaxed")
+    assert ["durability", "relaxed"] in lines(answer(url, "queues", "ls", "emails"))
+    assert lines(answer(url, "queues"))[1][-1] == "relaxed"
+    answer(url, "queues", "pause", "emails")
+    assert lines(answer(url, "queues"))[1][-2:] == ["paused,", "relaxed"]
+    assert invoke(url, "queues", "configure", "emails", "--durability", "off").exit_code == 2
     assert invoke(url, "queues", "configure", "emails").exit_code == 2
     assert invoke(url, "queues", "configure", "emails", "--rate", "fast").exit_code == 2
 
@@ -383,7 +390,12 @@ async def test_workers_are_listed_with_what_they_are_at(url: str) -> None:
         await app.mq.queue("emails").put("ann", key="k")
         await asyncio.wait_for(begun.wait(), 20)
         deadline = time.monotonic() + 20
-        while not (running := json_of(url, "workers")[0]["running"]) or not running[0]["progress"]:
+        while not [
+            running["progress"]
+            for worker in json_of(url, "workers")  # it may not have been heard of yet
+            for running in worker["running"]
+            if running["progress"]
+        ]:
             assert time.monotonic() < deadline
             await asyncio.sleep(0.05)
         (worker,) = json_of(url, "workers")

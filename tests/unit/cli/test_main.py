@@ -49,7 +49,7 @@ def every_command() -> Iterator[tuple[list[str], click.Command]]:
             yield [name], found
 
 
-OTHERS = {"worker", "doctor", "demo"}
+OTHERS = {"worker", "doctor", "demo", "bench"}
 """What has tests of its own."""
 
 COMMANDS = [
@@ -328,8 +328,8 @@ def test_what_an_error_quotes_acts_on_no_terminal(tmp_path: Path) -> None:
 
 
 def test_a_payload_that_says_json_is_a_payload(tmp_path: Path) -> None:
-    shown = answer(url_of(tmp_path), "publish", "t", "--", "--json")
-    assert shown.startswith("published: t, offset 1")
+    shown = answer(url_of(tmp_path), "publish", "t", "--key", "k", "--", "--json")
+    assert shown.startswith("published: t, key k, offset 1")
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])

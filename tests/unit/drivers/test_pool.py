@@ -22,6 +22,7 @@ import rowmq
 from rowmq.drivers.pool import AsyncPool, Pool
 from rowmq.drivers.sqlite import SQLiteSession, open_session
 from rowmq.errors import Closed, DatabaseUnreachable, PoolTimeout
+from rowmq.store.keys import SHARD_KEYS
 
 
 @pytest.fixture
@@ -282,10 +283,21 @@ def exit_code(pid: int) -> int:
 
 def test_a_child_can_use_the_client_and_so_can_the_parent(path: Path) -> None:
     with rowmq.connect(f"sqlite:///{path}") as mq:
-        mq.publish("t", "before")
-        assert exit_code(fork(partial(mq.publish, "t", "child"))) == 0
-        mq.publish("t", "after")
+        mq.publish("t", "before", key="k")
+        assert exit_code(fork(partial(mq.publish, "t", "child", key="k"))) == 0
+        mq.publish("t", "after", key="k")
         assert [m.payload for m in mq.read("t")] == ["before", "child", "after"]
+
+
+def test_a_child_draws_a_shard_of_its_own(path: Path) -> None:
+    with rowmq.connect(f"sqlite:///{path}") as mq:
+        mq._shard.key = "drawn by the parent"
+
+        def work() -> None:
+            assert mq._shard.key in SHARD_KEYS
+
+        assert exit_code(fork(work)) == 0
+        assert mq._shard.key == "drawn by the parent"
 
 
 def test_what_a_child_publishes_outlives_the_parents_client(path: Path) -> None:

@@ -26,12 +26,19 @@ def ticket(
 ) -> Ticket:
     entry = Entry(100 + position, LANE.id, 1_000, attempts, attempts + 1, permit)
     plain: dict[str, Any] = {"key": None, "ordering_key": None}
-    job = ClaimedJob(entry, position, 500, 1_000, 2, headers=None, payload=b"", **(plain | fields))
+    job = ClaimedJob(entry, position, 500, 2, headers=None, payload=b"", **(plain | fields))
     return Ticket(Claimed(job, LANE, token=77), retry or Constant(5))
 
 
 def acks(tickets: Sequence[Ticket]) -> list[Wanted]:
     return [wanted_of(item, Kind.ACK) for item in tickets]
+
+
+def test_a_ticket_can_be_shown_also_once_it_is_taken() -> None:
+    item = ticket()
+    assert "lock 77, free" in repr(item)
+    assert item.take()
+    assert "lock 77, taken" in repr(wanted_of(item, Kind.ACK))
 
 
 # --- what is wanted -------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from rowmq.errors import InvalidOption
+from rowmq.markup import nice_ticks
 from rowmq.spark.pipelines.report import window_in
 from rowmq.spark.pipelines.reporting import plots, series, wording
 from rowmq.spark.pipelines.reporting.counting import Extent
@@ -101,12 +102,12 @@ def test_what_was_handled_is_what_was_published_less_what_lag_grew_by() -> None:
     ],
 )
 def test_marks_of_an_axis_are_round_numbers_up_to_the_top(top: float, ticks: list[float]) -> None:
-    assert plots.nice_ticks(top) == pytest.approx(ticks)
+    assert nice_ticks(top) == pytest.approx(ticks)
 
 
 def test_what_is_counted_in_whole_numbers_has_no_others_at_its_axis() -> None:
-    assert plots.nice_ticks(1) == pytest.approx([0, 0.5, 1])
-    assert plots.nice_ticks(1, whole=True) == [0, 1]
+    assert nice_ticks(1) == pytest.approx([0, 0.5, 1])
+    assert nice_ticks(1, whole=True) == [0, 1]
 
 
 @pytest.mark.parametrize("seconds", [1, 59, 3600, 86400, 86400 * 9, 86400 * 400, 86400 * 36500])

@@ -27,6 +27,7 @@ from rowmq.spark.sink.loading import parts_table, runs
 from rowmq.spark.sink.options import SinkOptions, sink_options
 from rowmq.spark.sink.rows import Rows
 from rowmq.spark.sink.shape import shape_of
+from rowmq.store.keys import SHARD_KEYS
 from rowmq.store.staging import PART, STAGED, Part, StagedRow, Version
 
 TEXT = StringType()
@@ -273,7 +274,7 @@ def test_rows_are_numbered_in_their_parts() -> None:
     ]
     assert rows.parts == [
         Part(0, "t", "a", 0, 2, 1),
-        Part(1, "t", "", 0, 1, 2),
+        Part(1, "t", SHARD_KEYS[0], 0, 1, 2),
         Part(2, "t", "b", 0, 1, 1),
     ]
     assert (rows.count, rows.more) == (4, False)

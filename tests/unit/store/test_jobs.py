@@ -18,7 +18,9 @@ from rowmq.errors import (
 )
 from rowmq.message import Outcome
 from rowmq.store.claims import Entry, OpenLane, Permits, in_order, job_of, with_permits
-from rowmq.store.jobs import (
+from rowmq.store.jobs import repeated
+from rowmq.store.lines import ReadyRow
+from rowmq.store.postings import (
     KeyRow,
     Offer,
     Place,
@@ -28,9 +30,7 @@ from rowmq.store.jobs import (
     in_same_line,
     posting_of,
     refuse_oversized,
-    repeated,
 )
-from rowmq.store.lines import ReadyRow
 from rowmq.store.queues import IN_FLIGHT, RATE, Lane, LaneName
 
 CREATED, UPDATED, IGNORED = Outcome.CREATED, Outcome.UPDATED, Outcome.IGNORED
@@ -252,6 +252,6 @@ def test_a_claimed_job_is_read_from_its_row() -> None:
     entry = Entry(9, 5, 1_000, 0, 1)
     row = (9, 500, 1_000, 2, b"k", None, bytearray(b'{"h":"v"}'), memoryview(b"[1]"))
     job = job_of(entry, 3, row)
-    assert (job.entry, job.position, job.created_at, job.due_at) == (entry, 3, 500, 1_000)
+    assert (job.entry, job.position, job.created_at) == (entry, 3, 500)
     assert (job.key, job.ordering_key, job.headers) == ("k", None, '{"h":"v"}')
     assert (job.encoding, job.payload) == (2, b"[1]")

@@ -1,5 +1,6 @@
 """Holdings and options for tests of what is decided without a database."""
 
+import weakref
 from typing import Any
 
 from rowmq.progress import Stored
@@ -23,9 +24,8 @@ def hand_out(held: Holding, offset: int, *, strict: bool = False) -> Delivered:
     """Hand a delivered message out to a handler."""
     known = held.progress.at(offset)
     assert known is not None
-    token = Token(held, offset, known.attempts, 100)
     delivery = Delivered()
-    token.hand_out(delivery, held=strict)
+    token = Token(held, offset, known.attempts, 100, strict, weakref.ref(delivery))
     held.tokens[offset] = token
     return delivery
 

@@ -97,3 +97,15 @@ def test_ranges_are_cut_to_a_number_of_messages() -> None:
     assert offsets(cut(ranges, 4)) == [1, 2, 3, 7]
     assert cut(ranges, 0) == []
     assert cut(ranges, 99) == ranges
+
+
+def test_a_delivery_is_taken_for_settling_once_until_it_is_given_back() -> None:
+    held = holding(next_offset=2)
+    held.progress.deliver(1, 1, until=100)
+    hand_out(held, 1)
+    token = held.tokens[1]
+    assert not token.claimed
+    assert [token.claim(), token.claim()] == [True, False]
+    assert token.claimed
+    token.unclaim()
+    assert token.claim()

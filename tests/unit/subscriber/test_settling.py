@@ -2,11 +2,13 @@
 
 import pytest
 
+from rowmq.errors import AlreadySettled, Locked, StaleLease
 from rowmq.policy import Constant, NoRetry
 from rowmq.progress import Range, State
 from rowmq.subscriber.holding import Holding
 from rowmq.subscriber.options import Options
 from rowmq.subscriber.settling import Kind, Settlement, apply, exhausted, unsettled_error
+from rowmq.subscriber.subscriber import Patience
 from tests.unit.subscriber.making import hand_out, holding, options
 
 NOW = 1_000_000_000
@@ -86,3 +88,28 @@ def test_attempts_that_nobody_settled_are_used_up_and_told() -> None:
     error = unsettled_error(Range(1, 1, State.WAITING, 0, 3, "boom"), given)
     assert "3 times" in error
     assert "boom" in error
+
+
+# --- what has to wait -----------------------------------------------------------------------------
+
+
+def test_what_is_locked_is_tried_again_and_the_first_error_told_at_the_end() -> None:
+    settlement = Settlement(delivered().tokens[1], Kind.ACK)
+    lost = Settlement(delivered().tokens[1], Kind.ACK)
+    patience = Patience(60)
+    assert patience.left([lost, settlement], [StaleLease("lost"), Locked("wait")]) == [settlement]
+    assert settlement.token.claimed
+    with pytest.raises(StaleLease):
+        patience.left([settlement], [None])
+
+
+def test_what_somebody_else_settled_meanwhile_is_no_success() -> None:
+    settlement = Settlement(delivered().tokens[1], Kind.ACK)
+    assert settlement.token.claim()
+    with pytest.raises(AlreadySettled):
+        Patience(60).left([settlement], [Locked("wait")])
+
+
+def test_after_a_while_it_is_told_that_it_is_locked() -> None:
+    with pytest.raises(Locked):
+        Patience(-1).left([Settlement(delivered().tokens[1], Kind.ACK)], [Locked("wait")])

@@ -87,7 +87,7 @@ async def test_closing_takes_out_what_was_not_begun_and_tells_all_takers() -> No
     buffer.put(units)
     begun = await buffer.take()
     assert begun is units[0]
-    left: list[Any] = [*buffer.close(takers=3)]
+    left: list[Any] = [*buffer.close()]
     assert sorted(unit.number for unit in left) == [1, 2, 3, 4, 5, 6]
     assert [await buffer.take() for _ in range(3)] == [None] * 3
 
@@ -97,7 +97,7 @@ async def test_what_is_closed_begins_nothing_more() -> None:
     buffer.put(units)
     begun = await buffer.take()
     assert begun is not None
-    assert buffer.close(takers=1) == [units[1]]
+    assert buffer.close() == [units[1]]
     buffer.done(begun)
     assert await buffer.take() is None
 
@@ -108,15 +108,15 @@ async def test_a_taker_that_was_woken_and_comes_too_late_gets_nothing() -> None:
     waiting = asyncio.create_task(buffer.take())
     await asyncio.sleep(0)
     buffer.put([unit])
-    assert buffer.close(takers=1) == [unit]
+    assert buffer.close() == [unit]
     assert await waiting is None
 
 
 async def test_closing_twice_gives_nothing_back_twice() -> None:
     buffer = Buffer()
     buffer.put(pieces("a-a"))
-    assert len(buffer.close(takers=0)) == 3
-    assert buffer.close(takers=0) == []
+    assert len(buffer.close()) == 3
+    assert buffer.close() == []
 
 
 @given(st.data())
@@ -150,7 +150,7 @@ async def run_any_course(data: st.DataObject) -> None:
         if unit.order is not None:
             by_order[unit.order].append(unit.number)
     assert all(numbers == sorted(numbers) for numbers in by_order.values())
-    left = buffer.close(takers=0)
+    left = buffer.close()
     assert sorted(u.number for u in [*begun, *left]) == list(range(len(put)))
 
 

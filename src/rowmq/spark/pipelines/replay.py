@@ -42,7 +42,7 @@ from rowmq.spark.pipelines.storage import Lake, lake_of
 from rowmq.spark.pipelines.tasks import failed
 from rowmq.spark.place import Place, place_of
 from rowmq.store.givingback import GivingBack, Returned
-from rowmq.store.topics import KEYLESS
+from rowmq.store.keys import id_within, shard_key
 from rowmq.times import from_micros
 
 __all__ = ["ReplayProgress", "ReplayResult", "replay"]
@@ -379,14 +379,14 @@ class Replay:
             messages.setdefault(topic, []).append(
                 Returned(
                     partition_id=partition,
-                    key=KEYLESS if key is None else key,
+                    key=key,
                     offset=offset,
                     id=id,
                     payload=bytes(value),
                     encoding=int(Encoding[encoding.upper()]),
                     headers=encode_headers(headers or {}),
                     published_at=published_at,
-                    spare_id=new_id(),
+                    spare_id=id_within(key or shard_key(id), new_id()),
                 )
             )
         giving = GivingBack(self.mq._store)  # noqa: SLF001 - its own

@@ -18,6 +18,7 @@ from rowmq.errors import DatabaseError, RowMQError
 from rowmq.message import new_id
 from rowmq.spark.place import Place
 from rowmq.spark.sink.rows import Rows
+from rowmq.store.keys import SHARD_KEYS, id_within
 from rowmq.store.staging import IS_OPEN, PART, Part, Stage, StagedRow, lost
 
 __all__ = ["LOCK_SECONDS", "clear", "load", "sweep"]
@@ -49,7 +50,9 @@ def load(place: Place, rows: Rows) -> list[Stage]:
         loader = LOADERS.get(place.database, ByInsert)(place, mq)
         try:
             while rows.more:
-                id = mq._run(partial(loader.staging.open, new_id()))  # noqa: SLF001 - our own
+                # Of its name ids are made: those of messages without a key are in this shard.
+                name = id_within(SHARD_KEYS[0], new_id())
+                id = mq._run(partial(loader.staging.open, name))  # noqa: SLF001 - our own
                 stages.append(Stage(id, 0))
                 loader.load(id, rows)
                 stages[-1] = Stage(id, rows.count, rows.plain)

@@ -16,17 +16,19 @@ from rowmq.errors import InvalidInput, InvalidOption, PayloadNotSerializable
 from rowmq.naming import (
     ID_BYTES_MAX,
     KEY_BYTES_MAX,
+    SHARD_MARK,
     check_headers,
     check_id,
+    check_job_key,
     check_key,
     check_kind,
     check_topic,
 )
 from rowmq.spark.sink.options import ENCODINGS
 from rowmq.spark.sink.shape import Shape
-from rowmq.store.jobs import PRIORITY_MAX
+from rowmq.store.keys import KEYLESS, SHARD_KEYS, shard_key
+from rowmq.store.postings import PRIORITY_MAX
 from rowmq.store.staging import Part
-from rowmq.store.topics import KEYLESS
 from rowmq.times import from_micros
 
 __all__ = ["Rows", "fields_of"]
@@ -220,12 +222,27 @@ class Rows:
             kinds = self._texts(batch, "kind", "")
             orders = [-priority for priority in self._priorities(batch)]
             return zip([shape.queue] * batch.num_rows, kinds, orders, strict=True)
-        keys = self._texts(batch, "key", KEYLESS)
+        keys = self._keys(batch)
         if shape.topic is None:
             topics: list[str] = batch.column("topic").to_pylist()
         else:
             topics = [shape.topic] * batch.num_rows
         return zip(topics, keys, [0] * batch.num_rows, strict=True)
+
+    def _keys(self, batch: pa.RecordBatch) -> list[str]:
+        """The stored key of each row: a message without a key is where others look for its id."""
+        keys = self._texts(batch, "key", KEYLESS)
+        if "key" in self.shape.columns:
+            marked = pc.starts_with(batch.column("key"), SHARD_MARK)
+            if (place := pc.index(marked, True).as_py()) >= 0:
+                self._check(place, "key", check_key, keys[place])
+        if "id" not in self.shape.columns:
+            return [key or SHARD_KEYS[0] for key in keys]
+        ids = batch.column("id").to_pylist()
+        return [
+            key or (SHARD_KEYS[0] if id is None else shard_key(id))
+            for key, id in zip(keys, ids, strict=True)
+        ]
 
     def _texts(self, batch: pa.RecordBatch, name: str, none: str) -> list[str]:
         """A column of text; `none` stands for none, and so must not be in it."""
@@ -252,9 +269,9 @@ class Rows:
         target, own, _ = name
         if self.shape.queue is None and self.shape.topic is None:
             self._check(place, "topic", check_topic, target)
-        if own and self.shape.queue is None:
+        if self.shape.queue is None and own not in SHARD_KEYS:
             self._check(place, "key", check_key, own)
-        elif own:
+        elif self.shape.queue is not None and own:
             self._check(place, "kind", check_kind, own)
 
     # --- what not all rows have -------------------------------------------------------------------
@@ -262,12 +279,12 @@ class Rows:
     def _name(self, batch: pa.RecordBatch) -> pa.Array:
         if self.shape.queue is None:
             return self._checked(batch, "id", check_id, ID_BYTES_MAX)
-        keys = self._checked(batch, "key", check_key, KEY_BYTES_MAX)
+        keys = self._checked(batch, "key", check_job_key, KEY_BYTES_MAX)
         self.plain = self.plain and keys.null_count == len(keys)
         return keys
 
     def _ordering_key(self, batch: pa.RecordBatch) -> pa.Array:
-        keys = self._checked(batch, "ordering_key", check_key, KEY_BYTES_MAX)
+        keys = self._checked(batch, "ordering_key", check_job_key, KEY_BYTES_MAX)
         self.plain = self.plain and keys.null_count == len(keys)
         return keys
 

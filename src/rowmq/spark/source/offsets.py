@@ -11,6 +11,7 @@ from rowmq.client import RowMQ
 from rowmq.errors import DataLoss, InvalidOption
 from rowmq.spark.options import Bound, TopicsOptions
 from rowmq.spark.source.planning import Range
+from rowmq.store.keys import described, of_partitions
 from rowmq.store.positions import EARLIEST, LATEST, Standing
 from rowmq.store.seeking import Target
 from rowmq.store.topics import Span
@@ -99,7 +100,9 @@ def ranges_between(
     for key, last in end.items():
         one = partitions.get(key)
         if one is None:
-            raise DataLoss(f"topic {topic!r} has no messages with the key {key or None!r} any more")
+            raise DataLoss(
+                f"topic {topic!r} has no messages with the key {described(key)} any more"
+            )
         unknown = 1 if start is not None else (one.acked or 0) + 1
         first = unknown if start is None else start.get(key, unknown)
         if first < last:
@@ -115,7 +118,7 @@ def kept(ranges: Iterable[Range], partitions: Mapping[str, Mapping[str, Standing
         if one.first < first and one.whole:
             raise DataLoss(
                 f"the offsets {one.first} to {min(first, one.end) - 1} of topic {one.topic!r}, key "
-                f"{one.key or None!r}, are not there any more: retention let go of them. Set "
+                f"{described(one.key)}, are not there any more: retention let go of them. Set "
                 f".option('failOnDataLoss', 'false') to go on with what there is"
             )
         there.append(one._replace(first=max(one.first, first)))
@@ -164,14 +167,16 @@ def bounds(
     offsets = {EARLIEST: "first_offset", LATEST: "next_offset"}
     word = EARLIEST if bound.word == "earliest" or bound is options.start else LATEST
     found = {key: int(getattr(one, offsets[word])) for key, one in known.items()}
-    for key, offset in (bound.offsets or {}).get(topic, {}).items():
+    given = (bound.offsets or {}).get(topic, {})
+    for key, offset in of_partitions(topic, given, known, in_json=True).items():
+        name = described(key)
         if key not in known:
-            raise InvalidOption(f"topic {topic!r} has no messages with the key {key or None!r}")
+            raise InvalidOption(f"topic {topic!r} has no messages with the key {name}")
         one = known[key]
         found[key] = getattr(one, offsets[offset]) if offset in offsets else offset
         if found[key] > one.next_offset:
             raise InvalidOption(
-                f"key {key or None!r} of topic {topic!r} ends with the offset "
+                f"key {name} of topic {topic!r} ends with the offset "
                 f"{one.next_offset - 1}: {found[key]} is beyond it"
             )
     return found

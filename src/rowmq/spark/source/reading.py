@@ -23,6 +23,7 @@ from rowmq.spark.arrow import Query, fetch
 from rowmq.spark.columns import encodings_of, headers_of, named
 from rowmq.spark.place import Place
 from rowmq.spark.source.planning import Range
+from rowmq.store.keys import key_of
 
 __all__ = ["COLUMNS", "EXTRA", "read_ranges"]
 
@@ -53,7 +54,7 @@ STORED = {
 """The columns that a message's row has, and how they travel."""
 
 RANGES: dict[str, Callable[[Range], object]] = {
-    "key": lambda one: one.key or None,
+    "key": lambda one: key_of(one.key),
     "topic": lambda one: one.topic,
     "partition": lambda one: one.partition_id,
 }

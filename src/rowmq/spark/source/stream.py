@@ -39,6 +39,7 @@ from rowmq.spark.source.offsets import (
     whole_topics,
 )
 from rowmq.spark.source.planning import Offsets, Range, cut_bytes, cut_offsets
+from rowmq.store.keys import described
 from rowmq.store.positions import Standing
 from rowmq.store.topics import Span
 
@@ -224,7 +225,7 @@ def refuse_ahead(start: Offsets, partitions: Mapping[str, Mapping[str, Standing]
                 last = 0 if one is None else one.next_offset - 1
                 raise DataLoss(
                     f"the checkpoint is ahead of the database: topic {topic!r}, key "
-                    f"{key or None!r}, was read up to offset {offset - 1}, and ends with {last}. "
+                    f"{described(key)}, was read up to offset {offset - 1}, and ends with {last}. "
                     f"It was restored to an earlier time, or is another one: begin with a new "
                     f"checkpoint and a new group"
                 )
@@ -240,7 +241,7 @@ def refuse_behind(
             # Where retention took the group further, something is gone: that is told elsewhere.
             if one is not None and one.first_offset <= offset <= (one.acked or 0):
                 raise DataLoss(
-                    f"group {group!r} has topic {topic!r}, key {key or None!r}, up to offset "
+                    f"group {group!r} has topic {topic!r}, key {described(key)}, up to offset "
                     f"{one.acked}, and the checkpoint only up to {offset - 1}: it is an older "
                     f"copy, or the group was sought, or somebody else uses it. What Spark would "
                     f"publish again, the sink takes for done. Begin with a new checkpoint, which "

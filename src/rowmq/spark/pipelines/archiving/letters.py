@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from rowmq.spark.arrow import Query, fetch
 from rowmq.spark.columns import named
-from rowmq.spark.jobs import LETTER, LETTERS, ask, finished, literal, select, travels
+from rowmq.spark.jobs import LETTER, LETTERS, ask, letter_column, literal, select, travels
 from rowmq.spark.options import JobsOptions
 from rowmq.spark.pipelines.archiving.desk import Desk, Part, Passed
 from rowmq.spark.pipelines.books import Ends
@@ -110,7 +110,7 @@ def read_letters(place: Place, ranges: Sequence[Range]) -> Iterator[pa.RecordBat
         )
         sql = dialect.fill(LETTERS.format(columns=chosen, where=f"({where})"))
         for batch in fetch(place, Query(sql, schema)):
-            yield named({name: finished(name, batch.column(name)) for name in columns})
+            yield named({name: letter_column(name, batch.column(name)) for name in columns})
 
 
 PARTITIONS = """

@@ -25,6 +25,7 @@ from rowmq.spark.place import Place
 from rowmq.spark.source.offsets import advance, establish, standing
 from rowmq.spark.source.planning import Range, cut_offsets, share_out
 from rowmq.spark.source.reading import read_ranges
+from rowmq.store.keys import described, place_of
 from rowmq.store.positions import Standing
 
 __all__ = ["Messages"]
@@ -174,7 +175,7 @@ class Messages(Part):
                 lost += missing
                 start = max(start, one.first_offset)
                 if (one.acked or 0) >= start:
-                    ahead[one.key or None] = start
+                    ahead[place_of(one.key)] = start
                 if whole or missing:
                     ends.setdefault(topic, {})[one.partition_id] = start
                 if start < one.next_offset:
@@ -267,7 +268,7 @@ def start_of(topic: str, one: Standing, known: Mapping[int, int] | None, *, whol
         return one.first_offset if whole else 1
     if end > one.next_offset:
         raise LakeMismatch(
-            f"the lake has the offsets of topic {topic!r}, key {one.key or None!r}, up to "
+            f"the lake has the offsets of topic {topic!r}, key {described(one.key)}, up to "
             f"{end - 1}, and the database only up to {one.next_offset - 1}: it was restored to an "
             f"earlier time. What it publishes now has offsets that the lake has other messages at: "
             f"archive it to a new lake"
@@ -278,7 +279,7 @@ def start_of(topic: str, one: Standing, known: Mapping[int, int] | None, *, whol
 def lost_of(topic: str, one: Standing, start: int) -> DataLoss:
     return DataLoss(
         f"the offsets {start} to {one.first_offset - 1} of topic {topic!r}, key "
-        f"{one.key or None!r}, were deleted before they were archived: by the topic's retention, "
+        f"{described(one.key)}, were deleted before they were archived: by the topic's retention, "
         f"or because the group was dropped. Go on without them with fail_on_loss=False "
         f"(--allow-loss)"
     )

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
-from rowmq.spark.pipelines.reporting.html import Markup, el, join
+from rowmq.markup import Markup, el, join, nice_ticks
 from rowmq.spark.pipelines.reporting.window import Window
 from rowmq.spark.pipelines.reporting.wording import clock, moment
 from rowmq.times import from_micros, to_micros
@@ -83,20 +83,6 @@ class Ladder(NamedTuple):
 
 
 # --- scales ---------------------------------------------------------------------------------------
-
-
-def nice_ticks(top: float, *, whole: bool = False) -> list[float]:
-    """Round numbers from zero, of which the last is the top of the axis: four steps at most.
-
-    Of what is counted in whole numbers, there are no others.
-    """
-    if top <= 0 or not math.isfinite(top):
-        return [0.0, 1.0]
-    rough = top / 3
-    magnitude = 10.0 ** math.floor(math.log10(rough))
-    step = next(m * magnitude for m in (1, 2, 2.5, 5, 10) if m * magnitude >= rough * 0.999)
-    step = max(step, 1.0) if whole else step
-    return [step * n for n in range(math.ceil(top / step - 1e-9) + 1)]
 
 
 def time_ticks(window: Window) -> list[datetime]:

@@ -122,6 +122,7 @@ CREATE TABLE IF NOT EXISTS {queues} (
     paused              smallint NOT NULL DEFAULT 0,
     keep_completed      smallint NOT NULL DEFAULT 1,
     keep_failed         smallint NOT NULL DEFAULT 1,
+    relaxed             smallint NOT NULL DEFAULT 0,
     queue               varbinary(200) NOT NULL,
     UNIQUE (queue)
 ) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;

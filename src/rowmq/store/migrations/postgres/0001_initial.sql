@@ -125,6 +125,7 @@ CREATE TABLE {queues} (
     paused              smallint NOT NULL DEFAULT 0,
     keep_completed      smallint NOT NULL DEFAULT 1,
     keep_failed         smallint NOT NULL DEFAULT 1,
+    relaxed             smallint NOT NULL DEFAULT 0,
     queue               text COLLATE "C" NOT NULL,
     UNIQUE (queue)
 );

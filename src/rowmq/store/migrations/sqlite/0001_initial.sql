@@ -128,6 +128,7 @@ CREATE TABLE {queues} (
     paused              integer NOT NULL DEFAULT 0,
     keep_completed      integer NOT NULL DEFAULT 1,
     keep_failed         integer NOT NULL DEFAULT 1,
+    relaxed             integer NOT NULL DEFAULT 0,
     queue               text NOT NULL,
     UNIQUE (queue)
 );

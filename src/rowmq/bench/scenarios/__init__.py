@@ -1,0 +1,1 @@
+"""What is measured: for each family of scenarios a module, which says who plays what."""
