@@ -102,7 +102,12 @@ class Root(click.Group):
             return explain(error, as_json=as_json)
         except click.Abort:
             click.echo(err=True)
-            return Code.INTERRUPTED
+            return leave_interrupted()
+        except RuntimeError as error:
+            # Until Python 3.12, a class being made dresses an interrupt up, also while importing.
+            if not isinstance(error.__cause__, KeyboardInterrupt):
+                raise
+            return leave_interrupted()
         except BrokenPipeError:
             return leave_pipe()
 
@@ -111,6 +116,14 @@ class Root(click.Group):
             return super().invoke(ctx)
         except BrokenPipeError:  # which click would end with 1
             raise click.exceptions.Exit(leave_pipe()) from None
+
+
+def leave_interrupted() -> int:
+    """Have Python end with the exit code. Where an interrupt came while a string was executed, as
+    dataclasses do, it remembers that as unhandled, and would end by the signal; executing forgets.
+    """
+    exec("")  # noqa: S102
+    return Code.INTERRUPTED
 
 
 def leave_pipe() -> int:
