@@ -17,7 +17,8 @@ import msgspec
 
 from rowmq.drivers.base import AsyncDriver, Limits, SyncDriver
 from rowmq.drivers.postgres import LIBPQ_OPTIONS, SHARED_OPTIONS, PostgresWatch
-from rowmq.drivers.sqlite import AsyncSQLiteDriver, SQLiteWatch
+from rowmq.drivers.sqlite import AsyncSQLiteDriver
+from rowmq.drivers.sqlite_watch import SQLiteWatch
 from rowmq.drivers.watching import Watch
 from rowmq.errors import InvalidOption, InvalidURL, MissingExtra, UnknownScheme
 from rowmq.store.dialect import DEFAULT_LOCK_SECONDS, DEFAULT_PREFIX

@@ -14,7 +14,10 @@ import os
 import weakref
 from typing import Protocol
 
-__all__ = ["Resettable", "Suspendable", "after_fork", "around_fork"]
+__all__ = ["FORK_SECONDS", "Resettable", "Suspendable", "after_fork", "around_fork"]
+
+FORK_SECONDS = 1.0
+"""How long a fork waits for what other threads do with SQLite."""
 
 
 class Resettable(Protocol):

@@ -12,7 +12,6 @@ an operation, not one for each statement.
 import asyncio
 import contextlib
 import sqlite3
-import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -21,17 +20,16 @@ from typing import Any, ParamSpec, TypeVar
 
 from rowmq.drivers.base import AsyncDriver, Limits, Session, SyncDriver
 from rowmq.drivers.faults import sqlite_fault
-from rowmq.drivers.forking import after_fork, around_fork
+from rowmq.drivers.forking import FORK_SECONDS, after_fork
 from rowmq.drivers.placeholders import restyle
-from rowmq.drivers.pool import Pool, keep_for_ever
-from rowmq.errors import Closed, ConfigurationError, Locked
+from rowmq.drivers.pool import Pool
+from rowmq.errors import Closed, ConfigurationError
 from rowmq.store.statement import Operation, Result, Statement
 
 __all__ = [
     "AsyncSQLiteDriver",
     "AsyncSQLiteSession",
     "SQLiteSession",
-    "SQLiteWatch",
     "async_driver",
     "sync_driver",
 ]
@@ -40,14 +38,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 VERSION_MIN = (3, 35)
-FORK_SECONDS = 1.0
-"""How long a fork waits for transactions of other threads: see `forking`."""
-
 NORMAL = 1
 """A level of `synchronous` at which commits to the log do not wait for the disk."""
-
-LOOK_SECONDS = 0.004
-"""How often a watch looks for commits, which takes it some microseconds."""
 
 
 class SQLiteSession:
@@ -272,91 +264,6 @@ class AsyncSQLiteDriver(AsyncDriver):
     async def close(self) -> None:
         self.sync.close()
         self.threads.shutdown(wait=False)  # those that hold a session may still end with it
-
-
-class SQLiteWatch:
-    """Sees that another connection, of any process, has committed to the file.
-
-    What it was about does not show, so everybody is woken. A connection must not be open while its
-    process forks: it is closed around that, and what is missed meanwhile counts as a commit.
-    """
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-        self._connection: sqlite3.Connection | None = None
-        self._version: int | None = None
-        self._interrupted = threading.Event()
-        self._lock = threading.Lock()
-        self._forking = False
-        around_fork(self)
-
-    def open(self) -> None:
-        self._changed()
-
-    def wait(self, seconds: float) -> tuple[()] | None:
-        if self._interrupted.wait(min(seconds, LOOK_SECONDS)) or not self._changed():
-            return ()
-        return None
-
-    def interrupt(self) -> None:
-        self._interrupted.set()
-
-    def close(self) -> None:
-        with self._lock:
-            self._disconnect()
-
-    def suspend(self) -> None:
-        """Before a fork: have no connection, and let none be opened."""
-        self._forking = self._lock.acquire(timeout=FORK_SECONDS)
-        if self._forking:
-            self._disconnect()
-
-    def resume(self) -> None:
-        if self._forking:
-            self._forking = False
-            self._lock.release()
-
-    def reset(self) -> None:
-        """In a forked child: a connection that was in use during the fork is the parent's."""
-        keep_for_ever(self._connection)
-        self._connection = None
-        self._lock, self._forking = threading.Lock(), False
-
-    def _changed(self) -> bool:
-        """Whether there was a commit since the last look."""
-        try:
-            with self._lock:
-                if self._connection is None:
-                    # The number means nothing to another connection: a first look sees a change.
-                    self._connection, self._version = self._connect(), None
-                before, self._version = self._version, data_version(self._connection)
-        except sqlite3.Error as error:
-            meaning = sqlite_fault(error)
-            if isinstance(meaning, Locked):
-                return False  # for a moment: it is looked at again soon
-            raise meaning from error
-        return self._version != before
-
-    def _connect(self) -> sqlite3.Connection:
-        return sqlite3.connect(
-            f"{Path(self._path).as_uri()}?mode=rw",  # a file that is gone is not made anew
-            uri=True,
-            timeout=0,
-            isolation_level=None,
-            check_same_thread=False,
-        )
-
-    def _disconnect(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            with contextlib.suppress(sqlite3.Error):
-                connection.close()
-
-
-def data_version(connection: sqlite3.Connection) -> int:
-    """A number that changes when another connection has committed."""
-    ((version,),) = connection.execute("PRAGMA data_version").fetchall()
-    return int(version)
 
 
 async def waited(future: asyncio.Future[T]) -> T:

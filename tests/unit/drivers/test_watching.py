@@ -1,6 +1,7 @@
 """Who waits is woken up, on a file of SQLite, and by watches that go wrong in every way."""
 
 import contextlib
+import errno
 import gc
 import logging
 import os
@@ -16,9 +17,9 @@ from pathlib import Path
 import pytest
 
 import rowmq
-from rowmq.drivers import watching
+from rowmq.drivers import sqlite_watch, watching
 from rowmq.drivers.postgres import PostgresWatch
-from rowmq.drivers.sqlite import SQLiteWatch
+from rowmq.drivers.sqlite_watch import SQLiteWatch, data_version
 from rowmq.drivers.watching import (
     DEAF_SECONDS,
     LOST_SECONDS,
@@ -31,6 +32,8 @@ from rowmq.engine import Options, open_engine, store_for
 from rowmq.errors import Closed, ConnectionLost
 from rowmq.store.postgres import PostgresDialect
 from tests.unit.drivers.test_pool import exit_code, fork
+
+SECONDS_MAX = 30.0
 
 
 class Bell:
@@ -590,3 +593,80 @@ def test_what_a_child_publishes_outlives_the_parents_watcher(tmp_path: Path) -> 
     assert rows == [("before",), ("first",), ("second",)]
     for end in (child_reads, parent_writes, parent_reads, child_writes):
         os.close(end)
+
+
+# --- when SQLite's watch looks --------------------------------------------------------------------
+
+
+def told_of(watch: SQLiteWatch) -> bool:
+    """Whether it relies on being told of writes."""
+    return watch._events is not None
+
+
+def test_who_is_told_of_writes_looks_at_once(path: Path) -> None:
+    with closing(SQLiteWatch(str(path))) as watch:
+        watch.open()
+        assert told_of(watch)
+        committing = threading.Thread(target=commit, args=(path,))
+        committing.start()
+        while watch.wait(SECONDS_MAX) is not None:
+            pass
+        committing.join()
+        assert told_of(watch)
+
+
+def test_who_is_told_of_writes_looks_seldom_while_there_are_none(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = 0
+
+    def looked(connection: sqlite3.Connection) -> int:
+        nonlocal looks
+        looks += 1
+        return data_version(connection)
+
+    with closing(SQLiteWatch(str(path))) as watch:
+        watch.open()
+        monkeypatch.setattr(sqlite_watch, "data_version", looked)
+        deadline = time.monotonic() + 0.5
+        while time.monotonic() < deadline:
+            assert watch.wait(SECONDS_MAX) == ()
+        assert looks <= 0.5 / sqlite_watch.CALM_SECONDS + 1
+
+
+def test_a_commit_that_nobody_told_of_is_found(path: Path) -> None:
+    with closing(SQLiteWatch(str(path))) as watch:
+        watch.open()
+        for _ in range(sqlite_watch.SURPRISES_MAX):
+            assert told_of(watch)
+            deafen(watch, path)
+            while watch.wait(SECONDS_MAX) is not None:
+                pass
+            while watch.wait(SECONDS_MAX) is None or next(watch._pauses, None) is not None:
+                pass
+        assert not told_of(watch)  # it is better not to rely on it
+        commit(path)
+        while watch.wait(SECONDS_MAX) is not None:
+            pass
+
+
+def deafen(watch: SQLiteWatch, path: Path) -> None:
+    """Commit, and have nobody be told of it."""
+    commit(path)
+    assert watch._events is not None
+    assert watch._events.wait(SECONDS_MAX)
+
+
+def test_who_cannot_be_told_of_writes_looks_all_the_time(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: object) -> None:
+        raise OSError(errno.EMFILE, "too many")
+
+    monkeypatch.setattr(sqlite_watch, "FileEvents", refuse)
+    with closing(SQLiteWatch(str(path))) as watch:
+        watch.open()
+        assert not told_of(watch)
+        commit(path)
+        while watch.wait(SECONDS_MAX) is not None:
+            pass
