@@ -342,6 +342,25 @@ def own_connection(database: Database) -> Any:
     return psycopg.connect(database.url)
 
 
+@async_only  # what is asked of the database is the same
+@on_servers
+async def test_a_busy_claimer_finds_what_others_had_their_hands_on(
+    mq: Any, database: Database
+) -> None:
+    """Somebody has locked rows, and was then undone: they are as free as they were."""
+    queue = mq.queue("q")
+    await queue.put_many(range(400))
+    taken = await queue.try_poll_many(100)
+    with closing(own_connection(database)) as somebody, somebody.cursor() as cursor:
+        cursor.execute("SELECT * FROM rowmq_ready WHERE mod(job_id, 2) = 0 FOR UPDATE")
+        assert cursor.fetchall()
+        taken += await queue.try_poll_many(50)  # a busy claimer, which passes over what is locked
+        somebody.rollback()
+    while jobs := await queue.try_poll_many(50):
+        taken += jobs
+    assert sorted(job.payload for job in taken) == list(range(400))
+
+
 # --- expired locks --------------------------------------------------------------------------------
 
 

@@ -20,6 +20,7 @@ from rowmq.queue.job import ClaimedFacts, claimed_facts, posted_facts, recorded_
 from rowmq.queue.ticket import Ticket, Wanted, wanted_of
 from rowmq.queue.view import View, micros_of
 from rowmq.store.archive import BATCH, Record
+from rowmq.store.claims import CLAIM_MAX
 from rowmq.store.listing import LIVE
 from rowmq.store.postings import Offer, Posting, posting_like, posting_of
 from rowmq.store.queues import FULL, RELAXED, Settings
@@ -33,9 +34,6 @@ log = logging.getLogger("rowmq")
 
 CONFIRMATION = "Yes, please, I know what I'm doing!"
 """What `drop_all` wants to hear."""
-
-CLAIM_MAX = 10_000
-"""How many jobs one claim takes at most."""
 
 PERMITS_MAX = 10_000
 """The highest limit: there is a row for each permit."""

@@ -28,6 +28,7 @@ from rowmq.store.queues import IN_FLIGHT, RATE
 from rowmq.store.statement import Operation, Row, Statement
 
 __all__ = [
+    "CLAIM_MAX",
     "HEAD_OF_LANE",
     "ClaimedJob",
     "Claims",
@@ -39,6 +40,9 @@ __all__ = [
     "is_of",
     "job_of",
 ]
+
+CLAIM_MAX = 10_000
+"""How many jobs are claimed at a time, at most."""
 
 GIVE_BACK_MAX = 5
 """How many expired locks are given back at a time."""
@@ -154,16 +158,17 @@ class Claims:
         lock_us: int,
         owner: str,
         newest: bool = False,
+        hasty: bool = False,
         again: bool = False,
     ) -> Operation[list[ClaimedJob]]:
-        """Claim jobs. `again` says that this may have been committed before, and its answer lost:
-        then the lock is there.
+        """Claim jobs. Who is hasty may leave out those that others once had their hands on. `again`
+        says that this may have been committed before, and its answer lost: then the lock is there.
         """
         if again and (jobs := (yield from self.load(token))):
             return jobs
         how = (limit, token, lock_us, owner)
         try:
-            return (yield from self.claim(lanes, *how, newest=newest))
+            return (yield from self.claim(lanes, *how, newest=newest, hasty=hasty))
         except UniqueViolation as error:
             raise SerializationFailure("this claim is being committed; look again") from error
 
@@ -176,6 +181,7 @@ class Claims:
         owner: str,
         *,
         newest: bool = False,
+        hasty: bool = False,  # noqa: ARG002 - what it would save is the same to most databases
     ) -> Operation[list[ClaimedJob]]:
         """Take jobs that are due into a lock: the highest priority first, then by time and id; or,
         of each priority, the newest first.

@@ -63,8 +63,9 @@ class PostgresDialect(Dialect):
         return head + "".join(f"${number}{part}" for number, part in enumerate(rest, 1))
 
     def given(self, columns: Columns, rows: Sequence[Sequence[Any]]) -> tuple[str, list[Any]]:
-        # One array for each column: the statement is the same for any number of rows.
-        arrays = ", ".join(f"?::{kind}[]" for kind in columns.values())
+        # One array for each column: the statement is the same for any number of rows. They are
+        # given by subqueries, so that its plan is the same too, and is not made anew each time.
+        arrays = ", ".join(f"(SELECT ?::{kind}[])" for kind in columns.values())
         lists = [list(column) for column in zip(*rows, strict=True)]
         return f"SELECT * FROM unnest({arrays}) AS g ({', '.join(columns)})", lists
 
@@ -366,7 +367,8 @@ LIMITS = """
 
 FETCH_RANGES = """
     SELECT <columns>
-    FROM unnest($1::bigint[], $2::bigint[], $3::bigint[]) AS s (partition_id, first, last)
+    FROM unnest((SELECT $1::bigint[]), (SELECT $2::bigint[]), (SELECT $3::bigint[]))
+        AS s (partition_id, first, last)
     CROSS JOIN LATERAL (
         SELECT * FROM {messages} m
         WHERE m.partition_id = s.partition_id AND m.message_offset BETWEEN s.first AND s.last
@@ -449,11 +451,14 @@ def numbered(find: str) -> str:
 
 # All or nothing: unless every lease is as its owner knows it, no part of this does anything. The
 # rows are locked one by one, by their keys and in order; a row that somebody has just changed is
-# looked at again as it now is, and is then not at the version that was asked for.
+# looked at again as it now is, and is then not at the version that was asked for. Arrays are given
+# by subqueries, so that the planner has nothing to gain from looking at them: it would plan each
+# poll and settle anew.
 ADVANCE = """
     WITH wanted AS MATERIALIZED (
-        SELECT * FROM unnest($3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[],
-                             $8::bigint[], $9::bigint[], $10::integer[])
+        SELECT * FROM unnest((SELECT $3::bigint[]), (SELECT $4::bigint[]), (SELECT $5::bigint[]),
+                             (SELECT $6::bigint[]), (SELECT $7::bigint[]), (SELECT $8::bigint[]),
+                             (SELECT $9::bigint[]), (SELECT $10::integer[]))
             AS w (partition_id, epoch, version, acked, delivered, first, until, attempts)
     ),
     patience AS MATERIALIZED (
@@ -482,7 +487,8 @@ ADVANCE = """
     ),
     removed AS (
         DELETE FROM {delivery_state} d
-        USING unnest($11::bigint[], $12::bigint[]) AS r (partition_id, first_offset)
+        USING unnest((SELECT $11::bigint[]), (SELECT $12::bigint[]))
+            AS r (partition_id, first_offset)
         WHERE d.group_id = $1 AND d.partition_id = r.partition_id
           AND d.first_offset = r.first_offset AND EXISTS (SELECT FROM whole)
     ),
@@ -490,8 +496,9 @@ ADVANCE = """
         INSERT INTO {delivery_state} (group_id, partition_id, first_offset, last_offset, state,
                                       invisible_until, attempts, error)
         SELECT $1, r.*
-        FROM unnest($13::bigint[], $14::bigint[], $15::bigint[], $16::smallint[], $17::bigint[],
-                    $18::integer[], $19::text[]) AS r
+        FROM unnest((SELECT $13::bigint[]), (SELECT $14::bigint[]), (SELECT $15::bigint[]),
+                    (SELECT $16::smallint[]), (SELECT $17::bigint[]), (SELECT $18::integer[]),
+                    (SELECT $19::text[])) AS r
         WHERE EXISTS (SELECT FROM whole)
         ON CONFLICT (group_id, partition_id, first_offset) DO UPDATE
         SET last_offset = excluded.last_offset, state = excluded.state,
@@ -504,7 +511,8 @@ ADVANCE = """
            0 AS kind
     UNION ALL
     SELECT <columns>, NULL, 1
-    FROM unnest($20::bigint[], $21::bigint[], $22::bigint[]) AS s (partition_id, first, last)
+    FROM unnest((SELECT $20::bigint[]), (SELECT $21::bigint[]), (SELECT $22::bigint[]))
+        AS s (partition_id, first, last)
     CROSS JOIN LATERAL (
         SELECT * FROM {messages} m
         WHERE m.partition_id = s.partition_id AND m.message_offset BETWEEN s.first AND s.last

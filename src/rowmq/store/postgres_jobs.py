@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from rowmq.errors import UniqueViolation
-from rowmq.store.claims import ClaimedJob, Claims, Cursor, Entry, OpenLane
+from rowmq.store.claims import CLAIM_MAX, ClaimedJob, Claims, Cursor, Entry, OpenLane
 from rowmq.store.jobs import KEY, Jobs, repeated
 from rowmq.store.postings import KeyIdentity, KeyRow, Posting
 from rowmq.store.queues import IDS_A_BLOCK, LaneName, Queues
@@ -121,6 +121,7 @@ class PostgresClaims(Claims):
         owner: str,
         *,
         newest: bool = False,
+        hasty: bool = False,
     ) -> Operation[list[ClaimedJob]]:
         how = (limit, token, lock_us, owner)
         if newest or any(lane.limited for lane in lanes):
@@ -128,7 +129,7 @@ class PostgresClaims(Claims):
         if len(lanes) == 1:
             ((lane, cursor),) = lanes.items()
             where: list[Any] = [lane.id, *cursor]
-            sql = self.dialect.sql(CLAIM_ONE)
+            sql = self.dialect.sql(CLAIM_ONE[hasty])
         else:
             where = [
                 [lane.id for lane in lanes],
@@ -302,41 +303,56 @@ PUT = {
 }
 """By whether it is alone in a transaction of our own, and whether it wakes somebody."""
 
-_TAKEN_FROM_ONE = """
+# Rows are locked one by one, as they are asked for, whatever the inner limit is. It is for the
+# planner: that of a parameter it takes for a tenth of all that waits, and so plans each claim anew.
+_TAKEN_FROM_ONE = f"""
     WITH taken AS MATERIALIZED (
-        SELECT r.ctid AS place FROM {ready} r
-        WHERE r.lane_id = $1 AND r.due_at <= (SELECT {now})
-          AND (r.due_at, r.job_id) >= ($2::bigint, $3::bigint)
-        ORDER BY r.due_at, r.job_id LIMIT <limit> FOR UPDATE SKIP LOCKED
+        SELECT place FROM (
+            SELECT r.ctid AS place FROM {{ready}} r
+            WHERE r.lane_id = $1 AND r.due_at <= (SELECT {{now}})
+              AND (r.due_at, r.job_id) >= ($2::bigint, $3::bigint)<and untouched>
+            ORDER BY r.due_at, r.job_id LIMIT {CLAIM_MAX} FOR UPDATE SKIP LOCKED
+        ) first
+        LIMIT (SELECT <limit>::bigint)
     )"""
 
+# To try a lock and not to get it takes far longer than to see that somebody may have it. What was
+# let go of again looks the same, until a look finds it.
+_UNTOUCHED = " AND r.xmax = 0"
+
 # Which lanes have the first jobs is found out without a lock, so that no more is locked than taken.
-_TAKEN_FROM_MANY = """
+_TAKEN_FROM_MANY = f"""
     WITH lane AS MATERIALIZED (
-        SELECT * FROM unnest($1::bigint[], $2::integer[], $3::bigint[], $4::bigint[])
-            AS l (id, precedence, due_at, job_id)
+        SELECT * FROM unnest((SELECT $1::bigint[]), (SELECT $2::integer[]), (SELECT $3::bigint[]),
+                             (SELECT $4::bigint[])) AS l (id, precedence, due_at, job_id)
     ),
     share AS MATERIALIZED (
         SELECT id, due_at, job_id, COUNT(*) AS jobs
         FROM (
             SELECT l.* FROM lane l
             CROSS JOIN LATERAL (
-                SELECT r.due_at, r.job_id FROM {ready} r
-                WHERE r.lane_id = l.id AND r.due_at <= (SELECT {now})
-                  AND (r.due_at, r.job_id) >= (l.due_at, l.job_id)
-                ORDER BY r.due_at, r.job_id LIMIT <limit>
+                SELECT f.due_at, f.job_id FROM (
+                    SELECT r.due_at, r.job_id FROM {{ready}} r
+                    WHERE r.lane_id = l.id AND r.due_at <= (SELECT {{now}})
+                      AND (r.due_at, r.job_id) >= (l.due_at, l.job_id)
+                    ORDER BY r.due_at, r.job_id LIMIT {CLAIM_MAX}
+                ) f
+                LIMIT (SELECT <limit>::bigint)
             ) c
-            ORDER BY l.precedence, c.due_at, c.job_id LIMIT <limit>
+            ORDER BY l.precedence, c.due_at, c.job_id LIMIT (SELECT <limit>::bigint)
         ) first
         GROUP BY id, due_at, job_id
     ),
     taken AS MATERIALIZED (
         SELECT t.place FROM share s
         CROSS JOIN LATERAL (
-            SELECT r.ctid AS place FROM {ready} r
-            WHERE r.lane_id = s.id AND r.due_at <= (SELECT {now})
-              AND (r.due_at, r.job_id) >= (s.due_at, s.job_id)
-            ORDER BY r.due_at, r.job_id LIMIT s.jobs FOR UPDATE SKIP LOCKED
+            SELECT f.place FROM (
+                SELECT r.ctid AS place FROM {{ready}} r
+                WHERE r.lane_id = s.id AND r.due_at <= (SELECT {{now}})
+                  AND (r.due_at, r.job_id) >= (s.due_at, s.job_id)
+                ORDER BY r.due_at, r.job_id LIMIT {CLAIM_MAX} FOR UPDATE SKIP LOCKED
+            ) f
+            LIMIT s.jobs
         ) t
     )"""
 
@@ -372,10 +388,15 @@ def numbered(template: str, numbers: Mapping[str, str]) -> str:
     return template
 
 
-CLAIM_ONE = numbered(
-    _TAKEN_FROM_ONE + _CLAIM,
-    {"limit": "$4", "token": "$5", "lock": "$6", "owner": "$7", "precedence": "g.lane_id"},
-)
+CLAIM_ONE = {
+    hasty: numbered(
+        _TAKEN_FROM_ONE.replace("<and untouched>", _UNTOUCHED if hasty else "") + _CLAIM,
+        {"limit": "$4", "token": "$5", "lock": "$6", "owner": "$7", "precedence": "g.lane_id"},
+    )
+    for hasty in (False, True)
+}
+"""By whether rows are passed over that somebody has, or had, a lock on."""
+
 CLAIM_MANY = numbered(
     _TAKEN_FROM_MANY + _CLAIM,
     {
