@@ -129,7 +129,7 @@ class PostgresClaims(Claims):
         if len(lanes) == 1:
             ((lane, cursor),) = lanes.items()
             where: list[Any] = [lane.id, *cursor]
-            sql = self.dialect.sql(CLAIM_ONE[hasty])
+            sql = self.dialect.sql(CLAIM_ONE[limit > USUAL_MAX, hasty])
         else:
             where = [
                 [lane.id for lane in lanes],
@@ -137,7 +137,7 @@ class PostgresClaims(Claims):
                 [due for due, _ in lanes.values()],
                 [id for _, id in lanes.values()],
             ]
-            sql = self.dialect.sql(CLAIM_MANY)
+            sql = self.dialect.sql(CLAIM_MANY[limit > USUAL_MAX])
         result = yield Statement("claims.claim", sql, [*where, *how], sole=True)
         if not result.rows and len(lanes) > 1:
             # Others may have the first jobs of the best lanes for long: then the next one's turn
@@ -303,15 +303,19 @@ PUT = {
 }
 """By whether it is alone in a transaction of our own, and whether it wakes somebody."""
 
+USUAL_MAX = 1_000
+"""How many jobs are claimed at a time by almost everybody, at most."""
+
 # Rows are locked one by one, as they are asked for, whatever the inner limit is. It is for the
-# planner: that of a parameter it takes for a tenth of all that waits, and so plans each claim anew.
-_TAKEN_FROM_ONE = f"""
+# planner, which takes that of a parameter for a tenth of all that waits, and plans each claim anew,
+# or for a sort of all that; so it has a number that is not far off.
+_TAKEN_FROM_ONE = """
     WITH taken AS MATERIALIZED (
         SELECT place FROM (
-            SELECT r.ctid AS place FROM {{ready}} r
-            WHERE r.lane_id = $1 AND r.due_at <= (SELECT {{now}})
+            SELECT r.ctid AS place FROM {ready} r
+            WHERE r.lane_id = $1 AND r.due_at <= (SELECT {now})
               AND (r.due_at, r.job_id) >= ($2::bigint, $3::bigint)<and untouched>
-            ORDER BY r.due_at, r.job_id LIMIT {CLAIM_MAX} FOR UPDATE SKIP LOCKED
+            ORDER BY r.due_at, r.job_id LIMIT <most> FOR UPDATE SKIP LOCKED
         ) first
         LIMIT (SELECT <limit>::bigint)
     )"""
@@ -321,7 +325,7 @@ _TAKEN_FROM_ONE = f"""
 _UNTOUCHED = " AND r.xmax = 0"
 
 # Which lanes have the first jobs is found out without a lock, so that no more is locked than taken.
-_TAKEN_FROM_MANY = f"""
+_TAKEN_FROM_MANY = """
     WITH lane AS MATERIALIZED (
         SELECT * FROM unnest((SELECT $1::bigint[]), (SELECT $2::integer[]), (SELECT $3::bigint[]),
                              (SELECT $4::bigint[])) AS l (id, precedence, due_at, job_id)
@@ -332,10 +336,10 @@ _TAKEN_FROM_MANY = f"""
             SELECT l.* FROM lane l
             CROSS JOIN LATERAL (
                 SELECT f.due_at, f.job_id FROM (
-                    SELECT r.due_at, r.job_id FROM {{ready}} r
-                    WHERE r.lane_id = l.id AND r.due_at <= (SELECT {{now}})
+                    SELECT r.due_at, r.job_id FROM {ready} r
+                    WHERE r.lane_id = l.id AND r.due_at <= (SELECT {now})
                       AND (r.due_at, r.job_id) >= (l.due_at, l.job_id)
-                    ORDER BY r.due_at, r.job_id LIMIT {CLAIM_MAX}
+                    ORDER BY r.due_at, r.job_id LIMIT <most>
                 ) f
                 LIMIT (SELECT <limit>::bigint)
             ) c
@@ -347,10 +351,10 @@ _TAKEN_FROM_MANY = f"""
         SELECT t.place FROM share s
         CROSS JOIN LATERAL (
             SELECT f.place FROM (
-                SELECT r.ctid AS place FROM {{ready}} r
-                WHERE r.lane_id = s.id AND r.due_at <= (SELECT {{now}})
+                SELECT r.ctid AS place FROM {ready} r
+                WHERE r.lane_id = s.id AND r.due_at <= (SELECT {now})
                   AND (r.due_at, r.job_id) >= (s.due_at, s.job_id)
-                ORDER BY r.due_at, r.job_id LIMIT {CLAIM_MAX} FOR UPDATE SKIP LOCKED
+                ORDER BY r.due_at, r.job_id LIMIT <most> FOR UPDATE SKIP LOCKED
             ) f
             LIMIT s.jobs
         ) t
@@ -388,25 +392,29 @@ def numbered(template: str, numbers: Mapping[str, str]) -> str:
     return template
 
 
+ONE = {"limit": "$4", "token": "$5", "lock": "$6", "owner": "$7", "precedence": "g.lane_id"}
+MANY = {
+    "limit": "$5",
+    "token": "$6",
+    "lock": "$7",
+    "owner": "$8",
+    "precedence": "(SELECT l.precedence FROM lane l WHERE l.id = g.lane_id)",
+}
+MOST = {False: {"most": str(USUAL_MAX)}, True: {"most": str(CLAIM_MAX)}}
+"""By whether more are asked for than usual."""
+
 CLAIM_ONE = {
-    hasty: numbered(
-        _TAKEN_FROM_ONE.replace("<and untouched>", _UNTOUCHED if hasty else "") + _CLAIM,
-        {"limit": "$4", "token": "$5", "lock": "$6", "owner": "$7", "precedence": "g.lane_id"},
+    (large, hasty): numbered(
+        _TAKEN_FROM_ONE + _CLAIM, ONE | most | {"and untouched": _UNTOUCHED if hasty else ""}
     )
+    for large, most in MOST.items()
     for hasty in (False, True)
 }
-"""By whether rows are passed over that somebody has, or had, a lock on."""
+"""By that, and by whether rows are passed over that somebody has, or had, a lock on."""
 
-CLAIM_MANY = numbered(
-    _TAKEN_FROM_MANY + _CLAIM,
-    {
-        "limit": "$5",
-        "token": "$6",
-        "lock": "$7",
-        "owner": "$8",
-        "precedence": "(SELECT l.precedence FROM lane l WHERE l.id = g.lane_id)",
-    },
-)
+CLAIM_MANY = {
+    large: numbered(_TAKEN_FROM_MANY + _CLAIM, MANY | most) for large, most in MOST.items()
+}
 
 # A row of `locks` that somebody has just changed is looked at again, as it now is. Parameters are
 # given by subqueries, so that the planner has nothing to gain from looking at them: it would plan
