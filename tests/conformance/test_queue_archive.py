@@ -10,6 +10,8 @@ import pytest
 from rowmq import NoRetry, Outcome, State, errors
 from rowmq.store.statement import Statement
 from tests.choices import async_only, on_sqlite
+from tests.clocks import Clock
+from tests.clocks import connect as connect_to
 from tests.conformance.test_queue_claim import (
     contents,
     counted,
@@ -175,6 +177,22 @@ async def test_a_failed_job_is_retried_from_its_first_attempt_on(
 
 
 @async_only  # what is asked of the database is the same
+async def test_what_fails_again_in_the_same_moment_can_be_tried_again(
+    database: Database, flavour: str
+) -> None:
+    """The attempts of a retried job begin anew, and SQLite's clock has milliseconds."""
+    clock = Clock(database, datetime(2026, 6, 1, tzinfo=UTC))
+    async with await connect_to(flavour, database.url) as mq:
+        q = mq.queue("q")
+        (failed,) = await finish(q, 1, error="the first time")
+        assert await q.retry([failed]) == 1
+        again = await q.try_poll()
+        await again.nack(error="the second time", delay=0)
+        assert [error.attempt for error in await q.errors(failed)] == [1]
+        assert (await q.try_poll()).attempts == 1
+    clock.drop()
+
+
 async def test_only_what_has_failed_in_this_queue_is_retried(mq: Any, database: Database) -> None:
     q, other = mq.queue("q"), mq.queue("other")
     (failed,) = await finish(q, 1, error="no")

@@ -13,7 +13,6 @@ from rowmq.store.dialect import as_bytes, as_text, as_text_or_none
 from rowmq.store.jobs import JOB_COLUMNS, JOB_ID
 from rowmq.store.lines import READY_KEY, WAITING_KEY, Member, ReadyRow
 from rowmq.store.postings import KeyRow, Stored
-from rowmq.store.settles import JOB_ERROR
 from rowmq.store.statement import Operation, Row, Statement
 from rowmq.times import from_micros
 
@@ -220,7 +219,7 @@ class Archive:
         yield from self._revive(chosen, now)
         notes = [(job.id, *failed[job.id][2:]) for job in chosen]
         texts = [(*note[:3], as_text_or_none(note[3])) for note in notes]
-        yield from self.queues.insert("archive.note", "{job_errors}", JOB_ERROR, texts)
+        yield from self.jobs.note_errors("archive.note", texts)
         yield from self.queues.delete(
             "archive.unfail", "{failed}", JOB_ID, [(job.id,) for job in chosen]
         )

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from rowmq.store.claims import ClaimedJob, Entry, OpenLane, Permits, is_of
 from rowmq.store.lines import READY_KEY, ReadyRow
 from rowmq.store.queues import RATE
-from rowmq.store.settles import JOB_ERROR, Held, Kind, Settle, Settles, stale
+from rowmq.store.settles import Held, Kind, Settle, Settles, stale
 from rowmq.store.statement import Operation, Statement
 
 __all__ = ["HeldJob", "Holds"]
@@ -202,7 +202,7 @@ class Holds:
         yield Statement("holds.fail", self.dialect.sql(FAIL), params)
         now = yield from self.queues.now("holds.now")
         note = [(row.job_id, now, failures, error)]
-        yield from self.queues.insert("holds.note_error", "{job_errors}", JOB_ERROR, note)
+        yield from self.jobs.note_errors("holds.note_error", note)
         return False
 
 

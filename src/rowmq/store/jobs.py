@@ -316,6 +316,17 @@ class Jobs:
         identities = sorted(row.identity for row in rows)
         yield from self.queues.delete("jobs.free_keys", "{job_keys}", KEY_IDENTITY, identities)
 
+    def note_errors(
+        self, name: str, rows: Sequence[tuple[int, int, int, str | None]]
+    ) -> Operation[None]:
+        """Write down why attempts failed: rows of JOB_ERROR.
+
+        The attempts of a job that is retried are counted anew, and the clock may not have moved, or
+        was set back: of two that have the same number at the same time, the first is told.
+        """
+        ending = self.dialect.unless_there("attempt")
+        yield from self.queues.insert(name, "{job_errors}", JOB_ERROR, rows, ending)
+
     def delete_jobs(self, ids: Iterable[int]) -> Operation[None]:
         """Delete jobs, and what is written of their attempts."""
         rows = [(id,) for id in sorted(ids)]
@@ -363,6 +374,7 @@ def job_row(place: Place) -> tuple[Any, ...]:
 
 
 JOB_ID = {"job_id": "bigint"}
+JOB_ERROR = {"job_id": "bigint", "failed_at": "bigint", "attempt": "integer", "error": "text"}
 KEY_IDENTITY = {"queue_id": "bigint", "job_key": "text", "kind": "text"}
 KEY = KEY_IDENTITY | {"job_id": "bigint", "lane_id": "bigint", "due_at": "bigint"}
 

@@ -24,7 +24,7 @@ from rowmq.store.postings import KeyIdentity, KeyRow
 from rowmq.store.queues import Keeps
 from rowmq.store.statement import Operation, Statement
 
-__all__ = ["JOB_ERROR", "SAME_PLACE", "Held", "Kind", "Settle", "Settles", "refused", "stale"]
+__all__ = ["SAME_PLACE", "Held", "Kind", "Settle", "Settles", "refused", "stale"]
 
 
 class Kind(Enum):
@@ -213,7 +213,7 @@ class Settles:
         errors = [
             (s.entry.job_id, held[s.token].now, s.entry.attempts + 1, s.error) for s in settles
         ]
-        yield from self.queues.insert("settles.note", "{job_errors}", JOB_ERROR, errors)
+        yield from self.jobs.note_errors("settles.note", errors)
         rows = [
             (*s.identity, due_again(s, held[s.token].now)) for s in settles if s.key is not None
         ]
@@ -349,7 +349,6 @@ FINISHED = {
 COUNTS = {"attempts": "integer", "deliveries": "integer"}
 COMPLETED = FINISHED | COUNTS
 FAILED = FINISHED | COUNTS | {"error": "text"}
-JOB_ERROR = {"job_id": "bigint", "failed_at": "bigint", "attempt": "integer", "error": "text"}
 
 # Subqueries, which a locking read leaves unlocked: nobody is to wait for a queue's settings.
 LOCK = """
