@@ -9,7 +9,7 @@ READY := $(VENV)/.ready
 PARALLEL := --numprocesses=3 --dist=worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check test bench bench-spark docs format clean
+.PHONY: help demo check test bench bench-spark mutants models docs format clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -32,6 +32,12 @@ bench: $(READY) ## Measure RowMQ, its peers and the raw limit on servers of its 
 
 bench-spark: $(READY) ## Measure Spark's reads and writes against its own JDBC, on PostgreSQL
 	@$(BIN)/python -m benchmarks.spark
+
+mutants: $(READY) ## Turn off one guard of ours at a time, and see that the tests notice
+	@$(BIN)/python -m tests.mutants
+
+models: $(READY) ## Compare topics, queues and schedules with their models, in EXAMPLES others each time
+	@$(BIN)/python -m tests.models $(if $(EXAMPLES),--examples $(EXAMPLES))
 
 # The warning that is turned off is about a future MkDocs, not about these pages; all others are errors.
 docs: $(READY) ## Build the documentation into site/, with every warning an error

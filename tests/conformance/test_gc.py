@@ -346,7 +346,13 @@ async def test_collections_at_the_same_time(connect: Connect, database: Database
 
 # --- while others change what is wanted ---------------------------------------------------------
 
-MOMENTS = ["retention.acked", "retention.lock", "retention.delete", "retention.shorten"]
+MOMENTS = [
+    "retention.acked",
+    "groups.lock_topic",
+    "retention.lock",
+    "retention.delete",
+    "retention.shorten",
+]
 
 
 def interrupting(moment: str, act: Callable[[], Any]) -> Callable[[Statement], None]:

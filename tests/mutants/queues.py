@@ -1,0 +1,376 @@
+"""The guards of queues: locks and their tokens, keys, lines, limits, and repeated operations."""
+
+from tests.mutants.mutant import ALL, SERVERS, Area, Edit, Mutant
+
+__all__ = ["GUARDS"]
+
+QUEUES = Area("queues", "test_queue_settle.py::test_an_acked_job_is_completed")
+
+CLAIMS = (
+    Mutant(
+        "jobs that somebody is taking are passed over",
+        QUEUES,
+        ("mariadb",),
+        (Edit("store/claims.py", 'locks_ready = "{skip_locked}"', 'locks_ready = ""'),),
+        (
+            "test_queue_claim.py::test_claimers_never_share_a_job",
+            "test_queue_claim.py::test_a_claim_passes_over_what_somebody_else_is_taking",
+        ),
+    ),
+    Mutant(
+        "jobs that somebody is taking are passed over",
+        QUEUES,
+        ("postgres",),
+        (
+            Edit(
+                "store/postgres_jobs.py",
+                "ORDER BY r.due_at, r.job_id LIMIT <limit> FOR UPDATE SKIP LOCKED",
+                "ORDER BY r.due_at, r.job_id LIMIT <limit> FOR UPDATE",
+            ),
+        ),
+        ("test_queue_claim.py::test_a_claim_passes_over_what_somebody_else_is_taking",),
+    ),
+    Mutant(
+        "a lock that gave its jobs back is void: its token settles nothing",
+        QUEUES,
+        ALL,
+        (
+            Edit(
+                "store/claims.py",
+                'UNLOCK = "DELETE FROM {locks} WHERE token = ?"',
+                f'UNLOCK = "UPDATE {{locks}} SET locked_until = {2**62} WHERE token = ?"',
+            ),
+        ),
+        (
+            "test_queue_settle.py::test_a_settle_is_stale_once_the_job_was_given_back",
+            "test_queue_settle.py::test_a_stale_settle_is_refused_and_changes_nothing",
+        ),
+    ),
+    Mutant(
+        "only locks whose time is over give jobs back",
+        QUEUES,
+        ALL,
+        (
+            Edit(
+                "store/claims.py",
+                "FROM {locks} WHERE locked_until <= (SELECT {now})",
+                "FROM {locks} WHERE locked_until > 0",
+            ),
+        ),
+        ("test_fences.py::test_only_the_lock_that_has_expired_gives_its_job_back",),
+    ),
+    Mutant(
+        "an expired lock is given back by one, and not while it is being settled",
+        QUEUES,
+        SERVERS,
+        (
+            Edit(
+                "store/claims.py",
+                "    ORDER BY locked_until LIMIT ? {skip_locked}",
+                "    ORDER BY locked_until LIMIT ?",
+            ),
+        ),
+        (
+            (
+                "test_queue_transactions.py"
+                "::test_a_lock_that_expires_in_an_open_transaction_is_not_doubled"
+            ),
+        ),
+    ),
+    Mutant(
+        "an expired lock gives back only what was not settled",
+        QUEUES,
+        ALL,
+        (Edit("store/claims.py", 'if marks[place] == "0"}', "}"),),
+        ("test_queue_claim.py::test_only_the_unsettled_jobs_of_a_batch_come_back",),
+    ),
+    Mutant(
+        "a job whose key is locked stays in its expired lock",
+        QUEUES,
+        SERVERS,
+        (
+            Edit(
+                "store/claims.py",
+                "if place in keys and keys[place] in locked:",
+                "if False:",
+            ),
+        ),
+        ("test_fences.py::test_an_expired_job_whose_key_is_locked_is_not_lost",),
+    ),
+    Mutant(
+        "a claim that is repeated finds its own lock",
+        QUEUES,
+        SERVERS,
+        (
+            Edit(
+                "store/claims.py",
+                "if again and (jobs := (yield from self.load(token))):",
+                "if False and (jobs := (yield from self.load(token))):",
+            ),
+        ),
+        ("test_queue_settle.py::test_a_claim_whose_answer_is_lost_gives_the_same_jobs",),
+    ),
+)
+
+SETTLES = (
+    Mutant(
+        "a second settle of a job is refused",
+        QUEUES,
+        ALL,
+        (
+            Edit(
+                "store/settles.py",
+                'return refused(settle) if held.settled[settle.position] == "1" else None',
+                "return None",
+            ),
+        ),
+        ("test_fences.py::test_a_job_that_was_settled_in_a_transaction_is_not_settled_again",),
+    ),
+    Mutant(
+        "a second ack of a job is left out",
+        QUEUES,
+        ("postgres",),
+        (
+            Edit(
+                "store/postgres_jobs.py",
+                "~ k.settled::varbit & m.mask AS acked",
+                "m.mask AS acked",
+            ),
+        ),
+        ("test_fences.py::test_a_job_that_was_settled_in_a_transaction_is_not_settled_again",),
+    ),
+    Mutant(
+        "a lock's row is locked by who settles its jobs",
+        QUEUES,
+        SERVERS,
+        (
+            Edit(
+                "store/settles.py",
+                "ON l.token = w.token\n    ORDER BY l.token {for_update}",
+                "ON l.token = w.token\n    ORDER BY l.token",
+            ),
+        ),
+        ("test_fences.py::test_two_who_settle_jobs_of_one_lock_at_once_forget_neither",),
+    ),
+    Mutant(
+        "a lock's row is locked by who acks its jobs",
+        QUEUES,
+        ("postgres",),
+        (
+            Edit(
+                "store/postgres_jobs.py",
+                "FROM {locks} k WHERE k.token = w.token FOR UPDATE",
+                "FROM {locks} k WHERE k.token = w.token",
+            ),
+        ),
+        ("test_queue_settle.py::test_a_batch_is_acked_bit_by_bit_from_everywhere_at_once",),
+    ),
+    Mutant(
+        "a job that was updated or dropped cannot be settled",
+        QUEUES,
+        ALL,
+        (
+            Edit(
+                "store/settles.py",
+                "if not is_of(keys.get(settle.identity), settle.entry.job_id):",
+                "if keys.get(settle.identity) is None:",
+            ),
+        ),
+        ("test_queue_offer.py::test_an_update_makes_the_lock_void",),
+    ),
+    Mutant(
+        "a settle that is repeated is not refused for having been done",
+        QUEUES,
+        SERVERS,
+        (
+            Edit(
+                "store/settles.py",
+                "        if again:\n            yield from self.forgive(settles, outcomes)\n",
+                "",
+            ),
+        ),
+        ("test_queue_settle.py::test_a_settle_whose_answer_is_lost_is_done_once_and_not_refused",),
+    ),
+    Mutant(
+        "a settle that is repeated is refused if it was not done",
+        QUEUES,
+        SERVERS,
+        (Edit("store/settles.py", "done = yield from self.is_done(settle)", "done = True"),),
+        (
+            (
+                "test_queue_settle.py"
+                "::test_a_settle_that_may_have_been_done_is_still_refused_if_it_was_not"
+            ),
+        ),
+    ),
+)
+
+PUTS = (
+    Mutant(
+        "a put that is repeated finds its own jobs",
+        QUEUES,
+        SERVERS,
+        (
+            Edit(
+                "store/jobs.py",
+                "if again and (known := (yield from self.due_times(ids))):",
+                "if False and (known := (yield from self.due_times(ids))):",
+            ),
+        ),
+        ("test_queue_offer.py::test_a_put_whose_answer_is_lost_doubles_nothing",),
+    ),
+    Mutant(
+        "an offer that is repeated has its first outcome",
+        QUEUES,
+        SERVERS,
+        (
+            Edit(
+                "store/jobs.py",
+                "if memo and (yield from self.due_times(ids)):",
+                "if False and (yield from self.due_times(ids)):",
+            ),
+        ),
+        ("test_queue_offer.py::test_an_offer_whose_answer_is_lost_has_its_outcome",),
+    ),
+    Mutant(
+        "a key that has a live job is taken",
+        QUEUES,
+        ALL,
+        (
+            Edit(
+                "store/jobs.py",
+                "if any(held[p.key.identity] != p.key for p in places if p not in taken):",
+                "if taken.clear():",
+            ),
+        ),
+        ("test_queue_put.py::test_a_key_has_one_live_job",),
+    ),
+    Mutant(
+        "who offers a key locks it",
+        QUEUES,
+        ("mariadb",),
+        (
+            Edit(
+                "store/jobs.py",
+                '"{skip_locked}" if skip else "{for_update}"',
+                '"{skip_locked}" if skip else ""',
+            ),
+        ),
+        (
+            "test_queue_offer.py::test_an_offer_waits_for_who_has_the_key",
+            "test_queue_offer.py::test_many_offers_of_one_new_key_create_one_job",
+            "test_queue_offer.py::test_offers_while_workers_claim_and_settle",
+        ),
+    ),
+    Mutant(
+        "who joins a line, and who ends its head, locks it",
+        QUEUES,
+        SERVERS,
+        (
+            Edit(
+                "store/lines.py",
+                "ORDER BY l.queue_id, l.ordering_key {for_update}",
+                "ORDER BY l.queue_id, l.ordering_key",
+            ),
+        ),
+        (
+            "test_queue_lines.py::test_a_head_that_finishes_does_not_lose_who_is_just_joining",
+            "test_queue_lines.py::test_who_joins_while_the_head_is_being_finished_is_not_lost",
+        ),
+    ),
+    Mutant(
+        "a head that was claimed before stays in front",
+        QUEUES,
+        ALL,
+        (Edit("store/lines.py", "AND job_id = ? AND deliveries = 0 ", "AND job_id = ? "),),
+        ("test_fences.py::test_nobody_gets_in_front_of_a_head_whose_lock_has_expired",),
+    ),
+)
+
+LIMITS = (
+    Mutant(
+        "a permit is used by one at a time",
+        QUEUES,
+        SERVERS,
+        (
+            Edit(
+                "store/claims.py",
+                "    ORDER BY p.free_at, p.number LIMIT ? {skip_locked}",
+                "    ORDER BY p.free_at, p.number LIMIT ?",
+            ),
+        ),
+        (
+            (
+                "test_queue_limits.py"
+                "::test_sixteen_workers_of_two_clients_reach_the_limit_and_never_pass_it"
+            ),
+        ),
+    ),
+    Mutant(
+        "a permit is in use while its lock is there, however old",
+        QUEUES,
+        ALL,
+        (
+            Edit(
+                "store/claims.py",
+                "      AND (SELECT k.token FROM {locks} k WHERE k.token = p.token) IS NULL\n",
+                "",
+            ),
+        ),
+        (
+            "test_queue_limits.py::test_an_extended_lock_keeps_its_permit",
+            "test_queue_limits.py::test_extending_one_job_keeps_the_permits_of_all_in_its_lock",
+        ),
+    ),
+    Mutant(
+        "permits beyond a limit that was lowered are counted",
+        QUEUES,
+        ALL,
+        (
+            Edit(
+                "store/claims.py",
+                "        over = len(result)\n",
+                "        over = 0 * len(result)\n",
+            ),
+        ),
+        ("test_queue_limits.py::test_a_limit_may_be_changed_and_removed",),
+    ),
+    Mutant(
+        "a settle frees the permit that is its own",
+        QUEUES,
+        ALL,
+        (Edit("store/claims.py", '"t.token = w.held"', '"1 = 1"'),),
+        ("test_fences.py::test_a_permit_that_others_use_by_now_is_not_freed",),
+    ),
+)
+
+HOLDS = (
+    Mutant(
+        "a held job is locked by the transaction that has it",
+        QUEUES,
+        SERVERS,
+        (
+            Edit(
+                "store/holds.py",
+                'template.replace("<lock>", "{skip_locked}")',
+                'template.replace("<lock>", "")',
+            ),
+        ),
+        ("test_queue_hold.py::test_no_two_hold_the_same_job",),
+    ),
+    Mutant(
+        "the start of a held job is noted, so that a death counts",
+        QUEUES,
+        SERVERS,
+        (
+            Edit(
+                "store/holds.py",
+                "yield from self._note(held.row.job_id, held.starts + 1)",
+                "yield from self._note(held.row.job_id, held.starts)",
+            ),
+        ),
+        ("test_queue_hold.py::test_deaths_are_counted_and_release_the_job_at_once",),
+    ),
+)
+
+GUARDS = (*CLAIMS, *SETTLES, *PUTS, *LIMITS, *HOLDS)
