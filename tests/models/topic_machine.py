@@ -1,0 +1,300 @@
+"""A topic, and its model, with which the subscribers of two groups do all that can be done."""
+
+import asyncio
+import sys
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
+
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, MultipleResults, RuleBasedStateMachine, multiple, rule
+
+import rowmq
+from rowmq.drivers.base import take_steps
+from rowmq.errors import AlreadySettled, StaleLease
+from tests.crash import core_of, crash
+from tests.models.topic_model import Delivered, Place, TopicModel
+from tests.models.world import World
+
+__all__ = ["TopicMachine"]
+
+SECOND = 1_000_000
+VISIBILITY_SECONDS = 250
+LEASE = timedelta(days=30)
+NEVER = 3_600.0
+ATTEMPTS_MAX = 1_000
+
+SLOTS = ("loose", "loose", "strict")
+"""The groups of those subscribers that there may be at a time."""
+
+SEATS = st.sampled_from(range(len(SLOTS)))
+KEYS = st.sampled_from(["a", "a", "b", None])
+IDS = st.none() | st.sampled_from(["x", "y"])
+GROUPS = st.sampled_from(["loose", "strict"])
+SETTLES = st.sampled_from(["ack", "ack", "nack", "reject", "release", "extend"])
+
+# A subscriber's clock goes on while the database's stands: no time is near the sum of others.
+DELAYS = st.sampled_from([60, 250])
+MOVES = st.sampled_from([100, 300])
+
+Held = tuple[Delivered, Any]
+"""A delivery in the model, and the real one."""
+
+
+class Undone(Exception):
+    """Rolls back."""
+
+
+class TopicMachine(RuleBasedStateMachine):
+    """What is published, delivered and settled on both sides."""
+
+    deliveries = Bundle("deliveries")
+
+    def __init__(self, world: World) -> None:
+        super().__init__()
+        self.world = world
+        world.begin()
+        self.mq = world.connect()
+        self.model = TopicModel(world.now, {"loose": False, "strict": True})
+        for name in self.model.groups:
+            self.mq.create_group("t", name)
+        self.seats: dict[int, Any] = {}
+        self.swept: list[Any] = []
+        """Those that have crashed, and whose leases nobody has taken over yet."""
+        self.published = 0
+
+    # --- publish ----------------------------------------------------------------------------------
+
+    @rule(key=KEYS, id=IDS, stays=st.sampled_from([True, True, True, False]))
+    def publish(self, key: str | None, id: str | None, *, stays: bool) -> None:
+        """Publish, in a transaction that is rolled back unless it `stays`."""
+        self.published += 1
+        with suppress(Undone), self.mq.transaction() as tx:
+            told = tx.publish("t", self.published, key=key, id=id)
+            if not stays:
+                raise Undone
+        if stays:
+            self._published(told)
+
+    @rule(keys=st.lists(KEYS, min_size=1, max_size=5))
+    def publish_many(self, keys: list[str | None]) -> None:
+        messages = [rowmq.Message(payload=self.published + 1, key=key) for key in keys]
+        self.published += 1
+        for told in self.mq.publish_many("t", messages):
+            self._published(told)
+
+    def _published(self, told: Any) -> None:
+        expected = self.model.publish((told.key, told.shard), told.id, self.published)
+        assert (told.offset, told.duplicate) == expected
+
+    # --- subscribe, poll --------------------------------------------------------------------------
+
+    @rule(seat=SEATS)
+    def subscribe(self, seat: int) -> None:
+        if seat not in self.seats:
+            self.seats[seat] = self.mq.subscribe(
+                "t",
+                group=SLOTS[seat],
+                strict=SLOTS[seat] == "strict",
+                visibility=VISIBILITY_SECONDS,
+                lease_duration=LEASE,
+                max_attempts=ATTEMPTS_MAX,
+                discovery_interval=NEVER,
+                idle_timeout=NEVER,
+            )
+
+    @rule(seat=SEATS)
+    def close(self, seat: int) -> None:
+        sub = self.seats.pop(seat, None)
+        if sub is not None:
+            sub.close()
+            self.model.give_back(sub)
+
+    @rule(seat=SEATS)
+    def die(self, seat: int) -> None:
+        sub = self.seats.pop(seat, None)
+        if sub is not None:
+            asyncio.run(crash(self.world.database, sub))
+            self.swept.append((SLOTS[seat], sub))
+
+    @rule(seat=SEATS, limit=st.integers(1, 5), target=deliveries)
+    def poll(self, seat: int, limit: int) -> MultipleResults[Held]:
+        """A poll gives something if there is anything, and nothing that may not be given."""
+        sub = self.seats.get(seat)
+        if sub is None:
+            return multiple()
+        self.share_out()
+        due = any(self.model.due(SLOTS[seat], place) for place in self._open(sub))
+        found = sub.poll(max=limit, timeout=0)
+        assert bool(found) == due
+        assert len(found) <= limit
+        return multiple(*[self._delivered(SLOTS[seat], sub, delivery) for delivery in found])
+
+    def _delivered(self, group: str, sub: Any, real: Any) -> Held:
+        message = real.message
+        assert message.offset is not None
+        delivery = Delivered(group, (message.key, message.shard), message.offset, sub)
+        self.model.deliver(delivery, real.attempt, message.payload)
+        self.model.item(delivery).until = self.model.now + VISIBILITY_SECONDS * SECOND
+        return delivery, real
+
+    @staticmethod
+    def _open(sub: Any) -> list[Place]:
+        """The partitions that a subscriber owns, and is not about to give up."""
+        return [h.place for h in core_of(sub).holdings.values() if not h.draining]
+
+    def share_out(self) -> None:
+        """Have all subscribers look around, as they do every second: the first ones give up what
+        the others then take.
+        """
+        for _ in range(2):
+            for sub in self.seats.values():
+                core = core_of(sub)
+                core.sharing.due_at = 0.0
+                take_steps(core.tend())
+        for name in self.model.groups:
+            living = [sub for seat, sub in self.seats.items() if SLOTS[seat] == name]
+            if not living:
+                continue
+            owned = [h.place for sub in living for h in core_of(sub).holdings.values()]
+            assert len(owned) == len(set(owned)), "two own one partition"
+            wanted = {p for p in self.model.logs if self.model.lag(name, p)}
+            assert wanted <= set(owned), "a partition has no owner"
+            for group, dead in [gone for gone in self.swept if gone[0] == name]:
+                self.model.give_back(dead)
+                self.swept.remove((group, dead))
+
+    # --- settle -----------------------------------------------------------------------------------
+
+    @rule(held=deliveries, how=SETTLES, delay=DELAYS)
+    def settle(self, held: Held, how: str, delay: int) -> None:
+        delivery, real = held
+        allowed = self._told(delivery)
+        told = self._settle(real, how, delay)
+        assert told in allowed
+        if told is None:
+            self.model.settle(delivery, how, delay * SECOND)
+
+    @rule(held=deliveries, how=SETTLES)
+    def settle_in_vain(self, held: Held, how: str) -> None:
+        """Settle in a transaction that is rolled back: then nothing is settled."""
+        delivery, real = held
+        with suppress(Undone), self.mq.transaction() as tx:
+            assert self._settle(real, how, 60, connection=tx) in self._told(delivery)
+            raise Undone
+
+    @rule(held=deliveries, how=SETTLES, delay=DELAYS)
+    def settle_in_transaction(self, held: Held, how: str, delay: int) -> None:
+        delivery, real = held
+        allowed = self._told(delivery)
+        with suppress(Undone), self.mq.transaction() as tx:
+            told = self._settle(real, how, delay, connection=tx)
+            assert told in allowed
+            delivery.tried = True
+            if told is not None:
+                raise Undone
+        if told is None:
+            self.model.settle(delivery, how, delay * SECOND)
+
+    def _told(self, delivery: Delivered) -> set[type[Exception] | None]:
+        """What may be told to whoever settles a delivery."""
+        if delivery.settled:
+            return {AlreadySettled, StaleLease} if delivery.tried else {AlreadySettled}
+        if not self.model.is_held(delivery):
+            return {StaleLease}
+        dead = any(sub is delivery.subscriber for _, sub in self.swept)
+        return {None, StaleLease} if dead or self.model.is_over(delivery) else {None}
+
+    @staticmethod
+    def _settle(real: Any, how: str, delay: int, **where: Any) -> type[Exception] | None:
+        try:
+            if how == "nack":
+                real.nack(delay=delay, **where)
+            elif how == "extend":
+                real.extend(delay, **where)
+            else:
+                getattr(real, how)(**where)
+        except (StaleLease, AlreadySettled) as error:
+            return type(error)
+        return None
+
+    # --- move, collect, time ----------------------------------------------------------------------
+
+    @rule(group=GROUPS, to=st.sampled_from(["earliest", "latest"]))
+    def seek(self, group: str, to: str) -> None:
+        assert self.mq.seek("t", group, to=to) == self.model.seek(group, to)
+
+    @rule(group=GROUPS, which=st.integers(0, 9), where=st.integers(0, 9))
+    def seek_to_an_offset(self, group: str, which: int, where: int) -> None:
+        places = list(self.model.logs)
+        if places:
+            place = places[which % len(places)]
+            log = self.model.logs[place]
+            offset = log.first + where % (log.last + 2 - log.first)
+            to = {place: offset}
+            assert self.mq.seek("t", group, to=to) == self.model.seek(group, to)
+
+    @rule(group=GROUPS)
+    def redrive(self, group: str) -> None:
+        assert self.mq.redrive("t", group=group) == self.model.redrive(group)
+
+    @rule()
+    def collect(self) -> None:
+        assert self.mq.gc("t") == self.model.collect()
+
+    @rule(seconds=MOVES)
+    def pass_time(self, seconds: int) -> None:
+        """Time passes, also for subscribers, whose own clocks go on from what they heard."""
+        self.world.clock.move(seconds=seconds)
+        self.model.now = self.world.now
+        for sub in [*self.seats.values(), *(sub for _, sub in self.swept)]:
+            core_of(sub).clock.hear(self.model.now)
+
+    # --- look -------------------------------------------------------------------------------------
+
+    @rule(group=GROUPS)
+    def look(self, group: str) -> None:
+        """Everything that is told of the topic and the group is so."""
+        model = self.model
+        told = {(row.key, row.shard): row for row in self.mq.lag("t", group)}
+        assert told.keys() == model.logs.keys()
+        for place, row in told.items():
+            log = model.logs[place]
+            assert (row.last_offset, row.lag) == (log.last, model.lag(group, place))
+            assert row.offset_acked == model.acked(group, place)
+        letters = [
+            ((letter.message.key, letter.message.shard), letter.offset)
+            for letter in self.mq.dead_letters("t", group=group, limit=1_000)
+        ]
+        assert sorted(letters, key=repr) == sorted(model.groups[group].letters, key=repr)
+        for partition in self.mq.partitions("t"):
+            log = model.logs[partition.key, partition.shard]
+            assert (partition.first_offset, partition.last_offset) == (log.first, log.last)
+
+    def teardown(self) -> None:
+        """End the example; if nothing went wrong, see what becomes of what is left."""
+        try:
+            if sys.exception() is None:
+                self._finish()
+        finally:
+            self.world.end()
+
+    def _finish(self) -> None:
+        """In the end every group gets all that it has not acked, and then all of it can go."""
+        for seat in range(len(SLOTS)):
+            self.close(seat)
+        for seat, group in ((1, "loose"), (2, "strict")):
+            self.look(group)
+            self.subscribe(seat)
+            self.pass_time(300)
+            while (results := self.poll(seat, 10)).values:
+                for delivery, real in results.values:
+                    real.ack()
+                    self.model.settle(delivery, "ack", 0)
+            self.look(group)
+            assert not any(self.model.lag(group, place) for place in self.model.logs)
+        self.collect()
+        self.look("loose")
+        assert not any(log.first <= log.last for log in self.model.logs.values())
+        for seat in (1, 2):
+            self.close(seat)

@@ -1,0 +1,227 @@
+"""What a topic is to its groups, without a database: logs and deliveries, in dictionaries."""
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+__all__ = ["Delivered", "Group", "Item", "Place", "Stage", "TopicModel"]
+
+Place = tuple[str | None, int]
+"""Key and shard: a partition."""
+
+
+class Stage(Enum):
+    """How far a group is with a message."""
+
+    NEW = "new"
+    OUT = "out"
+    WAITING = "waiting"
+    DONE = "done"
+
+
+@dataclass(eq=False)
+class Delivered:
+    """What a subscriber has in hand: a delivery."""
+
+    group: str
+    place: Place
+    offset: int
+    subscriber: object
+    settled: bool = False
+    tried: bool = False
+    """Whether it was settled in a transaction, of which nobody remembers what became."""
+
+
+@dataclass
+class Item:
+    """A message, to one group."""
+
+    stage: Stage = Stage.NEW
+    attempts: int = 0
+    until: int = 0
+    delivery: Delivered | None = None
+
+
+@dataclass
+class Log:
+    """A partition."""
+
+    first: int = 1
+    payloads: dict[int, int] = field(default_factory=dict)
+    """By offset, of all that there ever were."""
+    ids: dict[str, int] = field(default_factory=dict)
+    """Offsets of what is there."""
+    names: dict[int, str] = field(default_factory=dict)
+    """Ids, by offset, of all that there ever were."""
+    given_back: set[int] = field(default_factory=set)
+    """What was put back below the log."""
+
+    @property
+    def last(self) -> int:
+        return len(self.payloads)
+
+
+@dataclass
+class Group:
+    """A consumer group."""
+
+    strict: bool
+    items: dict[Place, dict[int, Item]] = field(default_factory=dict)
+    letters: list[tuple[Place, int]] = field(default_factory=list)
+
+
+class TopicModel:
+    """A topic and its groups at a time, in microseconds."""
+
+    def __init__(self, now: int, groups: dict[str, bool]) -> None:
+        self.now = now
+        self.logs: dict[Place, Log] = {}
+        self.groups = {name: Group(strict) for name, strict in groups.items()}
+
+    # --- publish, collect -------------------------------------------------------------------------
+
+    def publish(self, place: Place, id: str, payload: int) -> tuple[int, bool]:
+        """Append a message, unless its id is known; its offset, and whether it was known."""
+        log = self.logs.get(place)
+        if log is None:
+            log = self.logs[place] = Log()
+            for group in self.groups.values():
+                group.items[place] = {}
+        if id in log.ids:
+            return log.ids[id], True
+        offset = log.last + 1
+        log.payloads[offset] = payload
+        log.ids[id], log.names[offset] = offset, id
+        for group in self.groups.values():
+            group.items[place][offset] = Item()
+        return offset, False
+
+    def acked(self, group: str, place: Place) -> int:
+        """Up to which offset all is done."""
+        items = self.groups[group].items[place]
+        offset = 0
+        while (item := items.get(offset + 1)) is not None and item.stage is Stage.DONE:
+            offset += 1
+        return offset
+
+    def lag(self, group: str, place: Place) -> int:
+        items = self.groups[group].items[place].values()
+        return sum(item.stage is not Stage.DONE for item in items)
+
+    def collect(self) -> int:
+        """Let go of what every group has acked; how many messages that were."""
+        gone = 0
+        for place, log in self.logs.items():
+            floor = min(self.acked(name, place) for name in self.groups)
+            below = [offset for offset in log.given_back if offset <= floor]
+            gone += len(below) + max(0, floor + 1 - log.first)
+            for offset in below:
+                log.given_back.remove(offset)
+            log.first = max(log.first, floor + 1)
+            there = {*range(log.first, log.last + 1), *log.given_back}
+            log.ids = {id: offset for id, offset in log.ids.items() if offset in there}
+        return gone
+
+    # --- deliver ----------------------------------------------------------------------------------
+
+    def may_come(self, group: Group, item: Item) -> bool:
+        """Whether a message may be delivered now."""
+        if item.stage is Stage.OUT and group.strict:
+            return False  # its handler is alive, however long it takes
+        return item.stage is Stage.NEW or (
+            item.stage in (Stage.OUT, Stage.WAITING) and item.until <= self.now
+        )
+
+    def due(self, name: str, place: Place) -> list[int]:
+        """What may be delivered of a partition, in the order of offsets; in strict order, one."""
+        group = self.groups[name]
+        items = group.items[place]
+        found = [o for o, item in sorted(items.items()) if self.may_come(group, item)]
+        if not group.strict:
+            return found
+        in_flight = any(item.stage is Stage.OUT for item in items.values())
+        following = self.acked(name, place) + 1
+        return [following] if following in found and not in_flight else []
+
+    def deliver(self, delivery: Delivered, attempt: int, payload: int) -> None:
+        """A message is delivered: it may be, and in this order."""
+        items = self.groups[delivery.group].items[delivery.place]
+        item = items[delivery.offset]
+        assert delivery.offset in self.due(delivery.group, delivery.place)
+        assert payload == self.logs[delivery.place].payloads[delivery.offset]
+        assert attempt == item.attempts + 1
+        if item.stage is Stage.NEW:
+            assert all(i.stage is not Stage.NEW for o, i in items.items() if o < delivery.offset)
+        item.stage, item.attempts, item.delivery = Stage.OUT, attempt, delivery
+
+    # --- settle -----------------------------------------------------------------------------------
+
+    def item(self, delivery: Delivered) -> Item:
+        return self.groups[delivery.group].items[delivery.place][delivery.offset]
+
+    def is_held(self, delivery: Delivered) -> bool:
+        """Whether a delivery is the last one of its message, and can be settled."""
+        return self.item(delivery).delivery is delivery
+
+    def is_over(self, delivery: Delivered) -> bool:
+        """Whether its time is over, so that whoever has it may find it taken away, or not."""
+        strict = self.groups[delivery.group].strict
+        return not strict and self.item(delivery).until <= self.now
+
+    def settle(self, delivery: Delivered, how: str, delay: int) -> None:
+        """Settle a delivery that is held."""
+        item = self.item(delivery)
+        if how == "extend":
+            item.until = self.now + delay
+            return
+        delivery.settled, item.delivery = True, None
+        if how in ("ack", "reject"):
+            item.stage = Stage.DONE
+            if how == "reject":
+                letter = (delivery.place, delivery.offset)
+                self.groups[delivery.group].letters.append(letter)
+            return
+        item.stage, item.until = Stage.WAITING, self.now + delay
+        if how == "release":
+            item.until = 0
+            item.attempts -= 1
+
+    def give_back(self, subscriber: object) -> None:
+        """A subscriber is gone: what it had in hand is due at once."""
+        for group in self.groups.values():
+            for items in group.items.values():
+                for item in items.values():
+                    if item.delivery is not None and item.delivery.subscriber is subscriber:
+                        item.stage, item.until, item.delivery = Stage.WAITING, 0, None
+
+    # --- move -------------------------------------------------------------------------------------
+
+    def seek(self, name: str, to: str | dict[Place, int]) -> int:
+        """Move a group; how many partitions that moves. All that was in flight there is void."""
+        moved = self.logs if isinstance(to, str) else to
+        for place in moved:
+            log, items = self.logs[place], self.groups[name].items[place]
+            ends = {"earliest": log.first, "latest": log.last + 1}
+            following = ends[to] if isinstance(to, str) else to[place]
+            for offset, item in items.items():
+                below = offset < log.first
+                if below and to != "latest" and item.stage is not Stage.DONE:
+                    items[offset] = Item(Stage.WAITING)
+                else:
+                    done = below or offset < following
+                    items[offset] = Item(Stage.DONE if done else Stage.NEW)
+        return len(moved)
+
+    def redrive(self, name: str) -> int:
+        """Give a group what it gave up; how many letters that were."""
+        group = self.groups[name]
+        letters, group.letters = group.letters, []
+        for place, offset in letters:
+            item = group.items[place][offset]
+            if item.stage is not Stage.DONE:
+                continue  # it comes in any case
+            group.items[place][offset] = Item(Stage.WAITING)
+            log = self.logs[place]
+            if offset < log.first:
+                log.given_back.add(offset)
+                log.ids.setdefault(log.names[offset], offset)
+        return len(letters)
