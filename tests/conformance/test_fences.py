@@ -372,7 +372,8 @@ async def test_who_puts_ticks_waits_for_another_configuration_of_them(
     other = await connect(database.url)
     later = datetime.now(UTC) + timedelta(days=1)
     old, new = ([rowmq.CronMessage(payload, later)] for payload in ("old", "new"))
-    await mq.queue("q").configure()  # so that nobody waits for its being made
+    await mq.queue("q").put("made")  # so that nobody waits for queue and lane
+    await (await mq.queue("q").try_poll()).ack()
     async with mq.transaction() as tx:
         await mq.cron.install_tick("old", "prefix", old, queue="q", connection=tx)
         installing = asyncio.ensure_future(other.cron.install_tick("new", "prefix", new, queue="q"))

@@ -20,6 +20,7 @@ from hypothesis.stateful import (
 import rowmq
 from rowmq import Outcome, State
 from rowmq.errors import AlreadySettled, KeyTaken, StaleLease
+from rowmq.times import to_micros
 from tests.models.queue_model import ATTEMPTS_MAX, RETRY_US, Claim, Content, QueueModel, Where
 from tests.models.world import BEGAN, World
 
@@ -27,6 +28,7 @@ __all__ = ["QueueMachine"]
 
 LOCK_SECONDS = 60
 SECOND = 1_000_000
+CONFIRM = "Yes, please, I know what I'm doing!"
 LEFT_EMPTY = ("ready", "locks", "job_keys", "lines", "waiting")
 """Tables that know of live jobs only."""
 
@@ -38,6 +40,14 @@ PRIORITIES = st.sampled_from([0, 0, 0, 1, -1])
 DELAYS = st.sampled_from([0, 0, 30, 90])
 TIMES = st.none() | st.integers(0, 4).map(lambda minutes: BEGAN + timedelta(minutes=minutes))
 PAYLOADS = st.integers(0, 3)
+OFFERS = st.builds(
+    rowmq.ScheduledMessage,
+    key=KEYS,
+    payload=PAYLOADS,
+    at=st.integers(0, 4).map(lambda minutes: BEGAN + timedelta(minutes=minutes)),
+    can_update=st.booleans(),
+    priority=PRIORITIES,
+)
 SETTLES = st.sampled_from(["ack", "ack", "nack", "reject", "release", "extend"])
 
 Held = tuple[Claim, Any, int]
@@ -137,7 +147,7 @@ class QueueMachine(RuleBasedStateMachine):
         queue = self.queues[client]
         offer = queue.offer_or_update if can_update else queue.offer_if_not_exists
         outcome = offer(key, payload, at, priority=priority)
-        given = None if at is None else rowmq.times.to_micros(at)
+        given = None if at is None else to_micros(at)
         content = Content(payload, self.model.now if given is None else given, priority, key)
         assert outcome is self.model.outcome(content, at=given, can_update=can_update)
         if outcome is Outcome.IGNORED:
@@ -146,6 +156,37 @@ class QueueMachine(RuleBasedStateMachine):
         assert job is not None
         change = self.model.put if outcome is Outcome.CREATED else self.model.update
         change(job.id, content)
+
+    @rule(client=CLIENTS, offers=st.lists(OFFERS, min_size=1, max_size=4))
+    def offer_batch(self, client: int, offers: list[rowmq.ScheduledMessage[int]]) -> None:
+        """Offer several at once: they are decided one after the other, and the last one stands."""
+        outcomes: list[Outcome] = []
+        told = self.queues[client].offer_batch(offers)
+        final: dict[str, Content] = {}
+        for offer in offers:
+            assert offer.key is not None
+            assert offer.at is not None
+            content = Content(offer.payload, to_micros(offer.at), offer.priority, offer.key)
+            outcome = self.model.outcome(
+                content,
+                at=content.due,
+                can_update=offer.can_update,
+                had=final.get(offer.key),
+            )
+            outcomes.append(outcome)
+            if outcome is not Outcome.IGNORED:
+                final[offer.key] = content
+        assert [outcome for _, outcome in told] == outcomes
+        for key, content in sorted(final.items()):
+            job = self.queues[client].read(key)
+            assert job is not None
+            change = self.model.update if key in self.model.keys else self.model.put
+            change(job.id, content)
+
+    @rule(client=CLIENTS, all_of_them=st.sampled_from([False, False, False, True]))
+    def drop_all(self, client: int, *, all_of_them: bool) -> None:
+        if all_of_them:
+            assert self.queues[client].drop_all(CONFIRM) == self.model.drop_all()
 
     @rule(client=CLIENTS, key=KEYS)
     def drop(self, client: int, key: str) -> None:
@@ -184,6 +225,21 @@ class QueueMachine(RuleBasedStateMachine):
         assert {job.id for job in jobs} <= {job.id for job in unlimited.claimable()}
         assert len(jobs) <= min(limit, len(ready))
         return self._claimed(jobs, client)
+
+    @rule(client=CLIENTS, fails=st.booleans())
+    def hold(self, client: int, *, fails: bool) -> None:
+        """Do the first job in a transaction, or fail to."""
+        queue = self.queues[client]
+        queue._core.claimer.disturbed("q")
+        held: list[int] = []
+        with suppress(Undone), queue.hold(max_failures=ATTEMPTS_MAX) as job:
+            held += [] if job is None else [job.id]
+            if fails:
+                raise Undone
+        self.model.give_back()
+        assert held == [known.id for known in self.model.claimable()[:1]]
+        for id in held:
+            self.model.hold(id, fails=fails)
 
     def _claimed(self, jobs: list[Any], client: int) -> MultipleResults[Held]:
         until = self.model.now + LOCK_SECONDS * SECOND

@@ -111,12 +111,18 @@ class QueueModel:
         untouched = head.where is Where.READY and head.deliveries == 0
         return untouched and job.order < head.order
 
-    def outcome(self, content: Content, *, at: int | None, can_update: bool) -> Outcome:
-        """What an offer comes to; one for now is for another time than before."""
+    def outcome(
+        self, content: Content, *, at: int | None, can_update: bool, had: Content | None = None
+    ) -> Outcome:
+        """What an offer comes to; one for now is for another time than before. `had` is what an
+        earlier offer of the same batch has made of the job.
+        """
         old = self.keys.get(str(content.key))
-        if old is None:
+        if had is None and old is None:
             return Outcome.CREATED
-        had = old.content
+        if had is None and old is not None:
+            had = old.content
+        assert had is not None
         same = (had.payload, had.priority, had.due) == (content.payload, content.priority, at)
         return Outcome.IGNORED if same or not can_update else Outcome.UPDATED
 
@@ -135,6 +141,16 @@ class QueueModel:
         self._leave(job)
         job.lock = None
         return True
+
+    def drop_all(self) -> int:
+        """Delete every live job; how many it were."""
+        live = [job for job in self.jobs.values() if job.alive]
+        for job in live:
+            del self.jobs[job.id]
+            job.lock = None
+        self.keys.clear()
+        self.heads.clear()
+        return len(live)
 
     def _leave(self, job: Job) -> None:
         """A job is alive no more: its key is free, and its line goes on."""
@@ -189,6 +205,16 @@ class QueueModel:
             job.where, job.lock = Where.CLAIMED, lock
             job.deliveries += 1
         return [Claim(self.jobs[id], lock) for id in ids]
+
+    def hold(self, id: int, *, fails: bool) -> None:
+        """Do a job in a transaction: it is done; or it fails, and stays where it stood."""
+        job = self.jobs[id]
+        job.deliveries += 1
+        job.attempts += 1
+        if fails and job.attempts < ATTEMPTS_MAX:
+            return
+        job.where = Where.FAILED if fails else Where.COMPLETED
+        self._leave(job)
 
     # --- settle -----------------------------------------------------------------------------------
 

@@ -31,6 +31,8 @@ SEATS = st.sampled_from(range(len(SLOTS)))
 KEYS = st.sampled_from(["a", "a", "b", None])
 IDS = st.none() | st.sampled_from(["x", "y"])
 GROUPS = st.sampled_from(["loose", "strict"])
+LATE = "late"
+ANY_GROUPS = st.sampled_from(["loose", "strict", LATE])
 SETTLES = st.sampled_from(["ack", "ack", "nack", "reject", "release", "extend"])
 
 # A subscriber's clock goes on while the database's stands: no time is near the sum of others.
@@ -220,14 +222,15 @@ class TopicMachine(RuleBasedStateMachine):
 
     # --- move, collect, time ----------------------------------------------------------------------
 
-    @rule(group=GROUPS, to=st.sampled_from(["earliest", "latest"]))
+    @rule(group=ANY_GROUPS, to=st.sampled_from(["earliest", "latest"]))
     def seek(self, group: str, to: str) -> None:
-        assert self.mq.seek("t", group, to=to) == self.model.seek(group, to)
+        if group in self.model.groups:
+            assert self.mq.seek("t", group, to=to) == self.model.seek(group, to)
 
-    @rule(group=GROUPS, which=st.integers(0, 9), where=st.integers(0, 9))
+    @rule(group=ANY_GROUPS, which=st.integers(0, 9), where=st.integers(0, 9))
     def seek_to_an_offset(self, group: str, which: int, where: int) -> None:
         places = list(self.model.logs)
-        if places:
+        if places and group in self.model.groups:
             place = places[which % len(places)]
             log = self.model.logs[place]
             offset = log.first + where % (log.last + 2 - log.first)
@@ -237,6 +240,20 @@ class TopicMachine(RuleBasedStateMachine):
     @rule(group=GROUPS)
     def redrive(self, group: str) -> None:
         assert self.mq.redrive("t", group=group) == self.model.redrive(group)
+
+    @rule(group=GROUPS)
+    def purge(self, group: str) -> None:
+        assert self.mq.purge_dead_letters("t", group=group) == self.model.purge(group)
+
+    @rule(start=st.sampled_from(["earliest", "latest"]))
+    def create_group(self, start: str) -> None:
+        """A group that keeps what it has not acked, and which nobody consumes."""
+        created = self.mq.create_group("t", LATE, start=start)
+        assert created is self.model.create_group(LATE, start=start)
+
+    @rule()
+    def drop_group(self) -> None:
+        assert self.mq.drop_group("t", LATE) is self.model.drop_group(LATE)
 
     @rule()
     def collect(self) -> None:
@@ -252,10 +269,13 @@ class TopicMachine(RuleBasedStateMachine):
 
     # --- look -------------------------------------------------------------------------------------
 
-    @rule(group=GROUPS)
+    @rule(group=ANY_GROUPS)
     def look(self, group: str) -> None:
         """Everything that is told of the topic and the group is so."""
         model = self.model
+        assert {told.name for told in self.mq.groups("t")} == model.groups.keys()
+        if group not in model.groups:
+            return
         told = {(row.key, row.shard): row for row in self.mq.lag("t", group)}
         assert told.keys() == model.logs.keys()
         for place, row in told.items():
@@ -293,6 +313,7 @@ class TopicMachine(RuleBasedStateMachine):
                     self.model.settle(delivery, "ack", 0)
             self.look(group)
             assert not any(self.model.lag(group, place) for place in self.model.logs)
+        self.drop_group()
         self.collect()
         self.look("loose")
         assert not any(log.first <= log.last for log in self.model.logs.values())

@@ -1,6 +1,6 @@
 """What a topic is to its groups, without a database: logs and deliveries, in dictionaries."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 __all__ = ["Delivered", "Group", "Item", "Place", "Stage", "TopicModel"]
@@ -193,6 +193,24 @@ class TopicModel:
                     if item.delivery is not None and item.delivery.subscriber is subscriber:
                         item.stage, item.until, item.delivery = Stage.WAITING, 0, None
 
+    # --- groups that come and go ------------------------------------------------------------------
+
+    def create_group(self, name: str, *, start: str) -> bool:
+        """A group of which nobody takes anything; whether it is new."""
+        if name in self.groups:
+            return False
+        group = self.groups[name] = Group(strict=False)
+        for place, log in self.logs.items():
+            done, new = (Item(Stage.DONE), Item(Stage.NEW))
+            group.items[place] = {
+                offset: replace(done if start == "latest" or offset < log.first else new)
+                for offset in log.payloads
+            }
+        return True
+
+    def drop_group(self, name: str) -> bool:
+        return self.groups.pop(name, None) is not None
+
     # --- move -------------------------------------------------------------------------------------
 
     def seek(self, name: str, to: str | dict[Place, int]) -> int:
@@ -210,6 +228,12 @@ class TopicModel:
                     done = below or offset < following
                     items[offset] = Item(Stage.DONE if done else Stage.NEW)
         return len(moved)
+
+    def purge(self, name: str) -> int:
+        """Forget what a group gave up; how many letters that were."""
+        group = self.groups[name]
+        letters, group.letters = group.letters, []
+        return len(letters)
 
     def redrive(self, name: str) -> int:
         """Give a group what it gave up; how many letters that were."""
