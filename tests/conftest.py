@@ -5,12 +5,14 @@ import os
 import shutil
 import signal
 import sys
+import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import hypothesis
 import pytest
+from hypothesis.configuration import set_hypothesis_home_dir
 
 from tests import flavours
 from tests.databases import NAMES, Database, Databases
@@ -36,6 +38,9 @@ if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > MEMORY_BYTES_MIN:
 
 # A shell that starts the tests in the background has them ignore SIGINT, and all that they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# What Hypothesis remembers from run to run is not for the tree.
+set_hypothesis_home_dir(Path(tempfile.gettempdir()) / "rowmq-hypothesis")
 
 # How long an example takes says how busy the machine is.
 hypothesis.settings.register_profile("shared machine", deadline=None)

@@ -13,6 +13,7 @@ import time
 import traceback
 from pathlib import Path
 
+from hypothesis.configuration import set_hypothesis_home_dir
 from rich.console import Console
 from rich.table import Table
 
@@ -29,6 +30,7 @@ def main() -> None:
     table = Table("machine", "database", "examples", "of at most", "seconds", "")
     failed = False
     with tempfile.TemporaryDirectory(prefix="rowmq-models-") as folder:
+        set_hypothesis_home_dir(Path(folder))
         databases = Databases(Path(folder))
         with databases.stack:
             for name in options.database or NAMES:

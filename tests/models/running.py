@@ -27,10 +27,16 @@ STEPS = 40
 
 
 def run(
-    databases: Databases, name: str, machine: Machine, examples: int, *, derandomize: bool = True
+    databases: Databases,
+    name: str,
+    machine: Machine,
+    examples: int,
+    *,
+    derandomize: bool = True,
+    shorten: bool = True,
 ) -> None:
     """Compare a machine with its model; raise what differs, with the shortest way to it that was
-    found.
+    found, if it is to be shortened.
     """
     world = World(databases, name)
     # What an example takes says how busy the machine is. Nothing is remembered from run to run.
@@ -41,7 +47,7 @@ def run(
         database=None,
         deadline=None,
         print_blob=False,
-        phases=(Phase.generate, Phase.shrink),
+        phases=(Phase.generate, Phase.shrink) if shorten else (Phase.generate,),
         suppress_health_check=list(HealthCheck),
     )
     try:

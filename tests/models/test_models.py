@@ -3,10 +3,16 @@
 Many more, and others each time, are tried by `make models`.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
 from tests.databases import NAMES, Databases
+from tests.models.queue_model import QueueModel
 from tests.models.running import MACHINES, run
+from tests.models.schedule_model import ScheduleModel
+from tests.models.topic_model import TopicModel
 
 EXAMPLES = {"sqlite": 40}
 EXAMPLES_ON_SERVERS = 10
@@ -19,3 +25,24 @@ def test_what_is_so_in_the_model_is_so_in_the_database(
 ) -> None:
     examples = EXAMPLES.get(name, EXAMPLES_ON_SERVERS)
     run(databases, name, MACHINES[machine], examples)
+
+
+def reversed_of(function: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
+    return lambda *given: function(*given)[::-1]
+
+
+WRONG: dict[str, tuple[type, str, Callable[..., Any]]] = {
+    "topics": (TopicModel, "lag", lambda *_: 0),
+    "queues": (QueueModel, "claimable", reversed_of(QueueModel.claimable)),
+    "schedules": (ScheduleModel, "resume", lambda *_: None),
+}
+"""What a model may be mistaken in."""
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_what_differs_is_told(
+    databases: Databases, monkeypatch: pytest.MonkeyPatch, machine: str
+) -> None:
+    monkeypatch.setattr(*WRONG[machine])
+    with pytest.raises((AssertionError, ExceptionGroup)):
+        run(databases, "sqlite", MACHINES[machine], EXAMPLES["sqlite"], shorten=False)
