@@ -7,7 +7,14 @@ from datetime import timedelta
 from typing import Any
 
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, MultipleResults, RuleBasedStateMachine, multiple, rule
+from hypothesis.stateful import (
+    Bundle,
+    MultipleResults,
+    RuleBasedStateMachine,
+    initialize,
+    multiple,
+    rule,
+)
 
 import rowmq
 from rowmq.drivers.base import take_steps
@@ -64,6 +71,12 @@ class TopicMachine(RuleBasedStateMachine):
         self.swept: list[Any] = []
         """Those that have crashed, and whose leases nobody has taken over yet."""
         self.published = 0
+
+    @initialize(retention=st.sampled_from([None, None, 450]))
+    def begin(self, retention: int | None) -> None:
+        if retention is not None:
+            self.mq.configure_topic("t", retention=retention)
+            self.model.retention = retention * SECOND
 
     # --- publish ----------------------------------------------------------------------------------
 
@@ -183,6 +196,7 @@ class TopicMachine(RuleBasedStateMachine):
         delivery, real = held
         with suppress(Undone), self.mq.transaction() as tx:
             assert self._settle(real, how, 60, connection=tx) in self._told(delivery)
+            delivery.tried = True
             raise Undone
 
     @rule(held=deliveries, how=SETTLES, delay=DELAYS)
@@ -203,7 +217,7 @@ class TopicMachine(RuleBasedStateMachine):
         if delivery.settled:
             return {AlreadySettled, StaleLease} if delivery.tried else {AlreadySettled}
         if not self.model.is_held(delivery):
-            return {StaleLease}
+            return {AlreadySettled, StaleLease} if delivery.tried else {StaleLease}
         dead = any(sub is delivery.subscriber for _, sub in self.swept)
         return {None, StaleLease} if dead or self.model.is_over(delivery) else {None}
 
@@ -273,7 +287,8 @@ class TopicMachine(RuleBasedStateMachine):
     def look(self, group: str) -> None:
         """Everything that is told of the topic and the group is so."""
         model = self.model
-        assert {told.name for told in self.mq.groups("t")} == model.groups.keys()
+        groups = {told.name: told.expired for told in self.mq.groups("t")}
+        assert groups == {name: group.expired for name, group in model.groups.items()}
         if group not in model.groups:
             return
         told = {(row.key, row.shard): row for row in self.mq.lag("t", group)}

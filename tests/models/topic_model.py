@@ -50,6 +50,8 @@ class Log:
     """By offset, of all that there ever were."""
     ids: dict[str, int] = field(default_factory=dict)
     """Offsets of what is there."""
+    published: dict[int, int] = field(default_factory=dict)
+    """When, by offset."""
     names: dict[int, str] = field(default_factory=dict)
     """Ids, by offset, of all that there ever were."""
     given_back: set[int] = field(default_factory=set)
@@ -67,6 +69,8 @@ class Group:
     strict: bool
     items: dict[Place, dict[int, Item]] = field(default_factory=dict)
     letters: list[tuple[Place, int]] = field(default_factory=list)
+    expired: int = 0
+    """How many messages age took from it that it had not acked."""
 
 
 class TopicModel:
@@ -74,6 +78,7 @@ class TopicModel:
 
     def __init__(self, now: int, groups: dict[str, bool]) -> None:
         self.now = now
+        self.retention: int | None = None
         self.logs: dict[Place, Log] = {}
         self.groups = {name: Group(strict) for name, strict in groups.items()}
 
@@ -89,7 +94,7 @@ class TopicModel:
         if id in log.ids:
             return log.ids[id], True
         offset = log.last + 1
-        log.payloads[offset] = payload
+        log.payloads[offset], log.published[offset] = payload, self.now
         log.ids[id], log.names[offset] = offset, id
         for group in self.groups.values():
             group.items[place][offset] = Item()
@@ -108,7 +113,9 @@ class TopicModel:
         return sum(item.stage is not Stage.DONE for item in items)
 
     def collect(self) -> int:
-        """Let go of what every group has acked; how many messages that were."""
+        """Let go of what every group has acked, and of what is too old; how many messages that
+        were.
+        """
         gone = 0
         for place, log in self.logs.items():
             floor = min(self.acked(name, place) for name in self.groups)
@@ -117,9 +124,26 @@ class TopicModel:
             for offset in below:
                 log.given_back.remove(offset)
             log.first = max(log.first, floor + 1)
+            gone += self._expire(place, log)
             there = {*range(log.first, log.last + 1), *log.given_back}
             log.ids = {id: offset for id, offset in log.ids.items() if offset in there}
         return gone
+
+    def _expire(self, place: Place, log: Log) -> int:
+        """Take what is too old from all groups; how many messages that were."""
+        if self.retention is None:
+            return 0
+        oldest = self.now - self.retention
+        old = {offset for offset in log.given_back if log.published[offset] < oldest}
+        log.given_back -= old
+        while log.first <= log.last and log.published[log.first] < oldest:
+            old.add(log.first)
+            log.first += 1
+        for group in self.groups.values():
+            items = group.items[place]
+            group.expired += sum(items[offset].stage is not Stage.DONE for offset in old)
+            items |= {offset: Item(Stage.DONE) for offset in old}
+        return len(old)
 
     # --- deliver ----------------------------------------------------------------------------------
 
