@@ -28,6 +28,7 @@ __all__ = ["QueueMachine"]
 
 LOCK_SECONDS = 60
 SECOND = 1_000_000
+MANY = 5
 CONFIRM = "Yes, please, I know what I'm doing!"
 LEFT_EMPTY = ("ready", "locks", "job_keys", "lines", "waiting")
 """Tables that know of live jobs only."""
@@ -75,10 +76,15 @@ class QueueMachine(RuleBasedStateMachine):
         ]
         self.model = QueueModel(world.now)
 
-    @initialize(limit=st.sampled_from([None, None, 1, 2]))
-    def begin(self, limit: int | None) -> None:
+    @initialize(
+        limit=st.sampled_from([None, None, None, 1, 2]),
+        first=st.lists(st.tuples(PAYLOADS, SOME_KEYS, LINES), max_size=4),
+    )
+    def begin(self, limit: int | None, first: list[tuple[int, str | None, str | None]]) -> None:
         self.queues[0].configure(max_in_flight=math.inf if limit is None else limit)
         self.model.limit = limit
+        for payload, key, line in first:
+            self.put(0, payload, delay=0, priority=0, key=key, line=line, stays=True)
 
     # --- put, offer, drop -------------------------------------------------------------------------
 
@@ -183,26 +189,26 @@ class QueueMachine(RuleBasedStateMachine):
             change = self.model.update if key in self.model.keys else self.model.put
             change(job.id, content)
 
-    @rule(client=CLIENTS, all_of_them=st.sampled_from([False, False, False, True]))
-    def drop_all(self, client: int, *, all_of_them: bool) -> None:
-        if all_of_them:
-            assert self.queues[client].drop_all(CONFIRM) == self.model.drop_all()
+    @precondition(lambda self: sum(job.alive for job in self.model.jobs.values()) > MANY)
+    @rule(client=CLIENTS)
+    def drop_all(self, client: int) -> None:
+        assert self.queues[client].drop_all(CONFIRM) == self.model.drop_all()
 
     @rule(client=CLIENTS, key=KEYS)
     def drop(self, client: int, key: str) -> None:
         assert self.queues[client].drop(key) is self.model.drop(key)
 
+    @precondition(lambda self: self.model.counts()["failed"])
     @rule(client=CLIENTS, which=st.integers(0, 5))
     def retry(self, client: int, which: int) -> None:
-        """Retry a job that has failed, or another one, which does nothing."""
+        """Retry a job that has failed, if nobody has its key by now."""
         failed = [job.id for job in self.model.jobs.values() if job.where is Where.FAILED]
-        ids = failed or list(self.model.jobs)
-        if ids:
-            id = ids[which % len(ids)]
-            assert self.queues[client].retry([id]) == self.model.retry(id)
+        id = failed[which % len(failed)]
+        assert self.queues[client].retry([id]) == self.model.retry(id)
 
     # --- claim ------------------------------------------------------------------------------------
 
+    @precondition(lambda self: self.model.claimable() or self.model.expired())
     @rule(client=CLIENTS, limit=st.integers(1, 4), target=claims)
     def claim(self, client: int, limit: int) -> MultipleResults[Held]:
         """Claim as one does who looks at all there is: exactly the first jobs, in order."""
@@ -214,11 +220,13 @@ class QueueMachine(RuleBasedStateMachine):
         assert [job.id for job in jobs] == expected
         return self._claimed(jobs, client)
 
-    @precondition(lambda self: not self.model.expired() and not self.model.paused)
+    @precondition(lambda self: self.model.claimable() and not self.model.expired())
     @rule(client=CLIENTS, limit=st.integers(1, 4), target=claims)
     def claim_quickly(self, client: int, limit: int) -> MultipleResults[Held]:
         """Claim as one may who is busy: some of what there is, if there is any."""
-        jobs = self.queues[client].try_poll_many(limit)
+        queue = self.queues[client]
+        queue._core.claimer._look_at = math.inf  # however slow the machine is
+        jobs = queue.try_poll_many(limit)
         ready = self.model.claimable()
         assert bool(jobs) == bool(ready)
         unlimited = QueueModel(self.model.now, jobs=self.model.jobs)
@@ -254,7 +262,22 @@ class QueueMachine(RuleBasedStateMachine):
 
     # --- settle -----------------------------------------------------------------------------------
 
-    @rule(held=claims, how=SETTLES, delay=st.sampled_from([0, 45, 120]))
+    @rule(held=claims)
+    def ack(self, held: Held) -> None:
+        self.settle(held, "ack", 0)
+
+    @rule(held=claims, delay=st.sampled_from([0, 45, 120]))
+    def nack(self, held: Held, delay: int) -> None:
+        self.settle(held, "nack", delay)
+
+    @rule(held=claims, how=st.sampled_from(["reject", "release"]))
+    def give_up(self, held: Held, how: str) -> None:
+        self.settle(held, how, 0)
+
+    @rule(held=claims, delay=st.sampled_from([0, 45, 120]))
+    def extend(self, held: Held, delay: int) -> None:
+        self.settle(held, "extend", delay)
+
     def settle(self, held: Held, how: str, delay: int) -> None:
         claim, job, _ = held
         refusal = self.model.refusal(claim)
@@ -311,6 +334,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.world.clock.move(seconds=seconds)
         self.model.now = self.world.now
 
+    @precondition(lambda self: self.model.paused or self.model.counts()["processing"])
     @rule(client=CLIENTS, paused=st.booleans())
     def pause(self, client: int, *, paused: bool) -> None:
         queue = self.queues[client]

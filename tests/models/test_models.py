@@ -14,8 +14,8 @@ from tests.models.running import MACHINES, run
 from tests.models.schedule_model import ScheduleModel
 from tests.models.topic_model import TopicModel
 
-EXAMPLES = {"sqlite": 40}
-EXAMPLES_ON_SERVERS = 10
+EXAMPLES = {"sqlite": 20}
+EXAMPLES_ON_SERVERS = 6
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -13,6 +13,7 @@ from hypothesis.stateful import (
     RuleBasedStateMachine,
     initialize,
     multiple,
+    precondition,
     rule,
 )
 
@@ -72,11 +73,18 @@ class TopicMachine(RuleBasedStateMachine):
         """Those that have crashed, and whose leases nobody has taken over yet."""
         self.published = 0
 
-    @initialize(retention=st.sampled_from([None, None, 450]))
-    def begin(self, retention: int | None) -> None:
+    @initialize(
+        retention=st.sampled_from([None, None, 450]),
+        keys=st.lists(KEYS, min_size=1, max_size=6),
+        seats=st.sets(SEATS, min_size=1),
+    )
+    def begin(self, retention: int | None, keys: list[str | None], seats: set[int]) -> None:
         if retention is not None:
             self.mq.configure_topic("t", retention=retention)
             self.model.retention = retention * SECOND
+        self.publish_many(keys)
+        for seat in sorted(seats):
+            self.seats[seat] = self._subscribed(seat)
 
     # --- publish ----------------------------------------------------------------------------------
 
@@ -84,6 +92,7 @@ class TopicMachine(RuleBasedStateMachine):
     def publish(self, key: str | None, id: str | None, *, stays: bool) -> None:
         """Publish, in a transaction that is rolled back unless it `stays`."""
         self.published += 1
+        id = id or f"m{self.published}"  # which says the shard, where a random one would not
         with suppress(Undone), self.mq.transaction() as tx:
             told = tx.publish("t", self.published, key=key, id=id)
             if not stays:
@@ -93,8 +102,11 @@ class TopicMachine(RuleBasedStateMachine):
 
     @rule(keys=st.lists(KEYS, min_size=1, max_size=5))
     def publish_many(self, keys: list[str | None]) -> None:
-        messages = [rowmq.Message(payload=self.published + 1, key=key) for key in keys]
         self.published += 1
+        messages = [
+            rowmq.Message(payload=self.published, key=key, id=f"m{self.published}-{place}")
+            for place, key in enumerate(keys)
+        ]
         for told in self.mq.publish_many("t", messages):
             self._published(told)
 
@@ -104,41 +116,66 @@ class TopicMachine(RuleBasedStateMachine):
 
     # --- subscribe, poll --------------------------------------------------------------------------
 
-    @rule(seat=SEATS)
-    def subscribe(self, seat: int) -> None:
-        if seat not in self.seats:
-            self.seats[seat] = self.mq.subscribe(
-                "t",
-                group=SLOTS[seat],
-                strict=SLOTS[seat] == "strict",
-                visibility=VISIBILITY_SECONDS,
-                lease_duration=LEASE,
-                max_attempts=ATTEMPTS_MAX,
-                discovery_interval=NEVER,
-                idle_timeout=NEVER,
-            )
+    @precondition(lambda self: len(self.seats) < len(SLOTS))
+    @rule()
+    def subscribe(self) -> None:
+        """Somebody takes the first empty seat."""
+        seat = min(set(range(len(SLOTS))) - self.seats.keys())
+        self.seats[seat] = self._subscribed(seat)
 
-    @rule(seat=SEATS)
-    def close(self, seat: int) -> None:
-        sub = self.seats.pop(seat, None)
-        if sub is not None:
+    def _subscribed(self, seat: int) -> Any:
+        sub = self.mq.subscribe(
+            "t",
+            group=SLOTS[seat],
+            strict=SLOTS[seat] == "strict",
+            visibility=VISIBILITY_SECONDS,
+            lease_duration=LEASE,
+            max_attempts=ATTEMPTS_MAX,
+            discovery_interval=NEVER,
+            idle_timeout=NEVER,
+        )
+        sub._flavour.stopping.set()  # it is tended where the machine says so
+        return sub
+
+    @precondition(lambda self: self.seats)
+    @rule(which=SEATS, dies=st.booleans())
+    def leave(self, which: int, *, dies: bool) -> None:
+        """Somebody is closed, or dies without a word."""
+        seat = self._seat(which)
+        sub = self.seats.pop(seat)
+        if dies:
+            asyncio.run(crash(self.world.database, sub))
+            self.swept.append((SLOTS[seat], sub))
+        else:
             sub.close()
             self.model.give_back(sub)
 
-    @rule(seat=SEATS)
-    def die(self, seat: int) -> None:
-        sub = self.seats.pop(seat, None)
-        if sub is not None:
-            asyncio.run(crash(self.world.database, sub))
-            self.swept.append((SLOTS[seat], sub))
+    def _seat(self, which: int) -> int:
+        """One of those that are taken."""
+        taken = sorted(self.seats)
+        return taken[which % len(taken)]
 
-    @rule(seat=SEATS, limit=st.integers(1, 5), target=deliveries)
-    def poll(self, seat: int, limit: int) -> MultipleResults[Held]:
+    @precondition(lambda self: self.seats)
+    @rule(which=SEATS, limit=st.integers(1, 5), target=deliveries)
+    def poll(self, which: int, limit: int) -> MultipleResults[Held]:
         """A poll gives something if there is anything, and nothing that may not be given."""
-        sub = self.seats.get(seat)
-        if sub is None:
-            return multiple()
+        return self._polled(self._seat(which), limit)
+
+    @precondition(lambda self: self._has_due())
+    @rule(limit=st.integers(1, 5), target=deliveries)
+    def poll_what_is_due(self, limit: int) -> MultipleResults[Held]:
+        """One of those poll who may be given something."""
+        return self._polled(self._has_due()[0], limit)
+
+    def _has_due(self) -> list[int]:
+        """Seats whose group has something due."""
+        due = {g for g in self.model.groups for p in self.model.logs if self.model.due(g, p)}
+        return [seat for seat in sorted(self.seats) if SLOTS[seat] in due]
+
+    def _polled(self, seat: int, limit: int) -> MultipleResults[Held]:
+        sub = self.seats[seat]
         self.share_out()
+        core_of(sub).polling.found_at = -NEVER  # what it knows is too old, however quick we are
         due = any(self.model.due(SLOTS[seat], place) for place in self._open(sub))
         found = sub.poll(max=limit, timeout=0)
         assert bool(found) == due
@@ -181,7 +218,22 @@ class TopicMachine(RuleBasedStateMachine):
 
     # --- settle -----------------------------------------------------------------------------------
 
-    @rule(held=deliveries, how=SETTLES, delay=DELAYS)
+    @rule(held=deliveries)
+    def ack(self, held: Held) -> None:
+        self.settle(held, "ack", 0)
+
+    @rule(held=deliveries, delay=DELAYS)
+    def nack(self, held: Held, delay: int) -> None:
+        self.settle(held, "nack", delay)
+
+    @rule(held=deliveries, how=st.sampled_from(["reject", "release"]))
+    def give_up(self, held: Held, how: str) -> None:
+        self.settle(held, how, 0)
+
+    @rule(held=deliveries, delay=DELAYS)
+    def extend(self, held: Held, delay: int) -> None:
+        self.settle(held, "extend", delay)
+
     def settle(self, held: Held, how: str, delay: int) -> None:
         delivery, real = held
         allowed = self._told(delivery)
@@ -251,10 +303,12 @@ class TopicMachine(RuleBasedStateMachine):
             to = {place: offset}
             assert self.mq.seek("t", group, to=to) == self.model.seek(group, to)
 
+    @precondition(lambda self: any(group.letters for group in self.model.groups.values()))
     @rule(group=GROUPS)
     def redrive(self, group: str) -> None:
         assert self.mq.redrive("t", group=group) == self.model.redrive(group)
 
+    @precondition(lambda self: any(group.letters for group in self.model.groups.values()))
     @rule(group=GROUPS)
     def purge(self, group: str) -> None:
         assert self.mq.purge_dead_letters("t", group=group) == self.model.purge(group)
@@ -265,9 +319,11 @@ class TopicMachine(RuleBasedStateMachine):
         created = self.mq.create_group("t", LATE, start=start)
         assert created is self.model.create_group(LATE, start=start)
 
+    @precondition(lambda self: LATE in self.model.groups)
     @rule()
     def drop_group(self) -> None:
-        assert self.mq.drop_group("t", LATE) is self.model.drop_group(LATE)
+        dropped = self.mq.drop_group("t", LATE)
+        assert dropped is self.model.drop_group(LATE)
 
     @rule()
     def collect(self) -> None:
@@ -316,13 +372,13 @@ class TopicMachine(RuleBasedStateMachine):
 
     def _finish(self) -> None:
         """In the end every group gets all that it has not acked, and then all of it can go."""
-        for seat in range(len(SLOTS)):
-            self.close(seat)
+        while self.seats:
+            self.leave(0, dies=False)
         for seat, group in ((1, "loose"), (2, "strict")):
             self.look(group)
-            self.subscribe(seat)
+            self.seats[seat] = self._subscribed(seat)
             self.pass_time(300)
-            while (results := self.poll(seat, 10)).values:
+            while (results := self._polled(seat, 10)).values:
                 for delivery, real in results.values:
                     real.ack()
                     self.model.settle(delivery, "ack", 0)
@@ -332,5 +388,5 @@ class TopicMachine(RuleBasedStateMachine):
         self.collect()
         self.look("loose")
         assert not any(log.first <= log.last for log in self.model.logs.values())
-        for seat in (1, 2):
-            self.close(seat)
+        while self.seats:
+            self.leave(0, dies=False)
