@@ -91,7 +91,7 @@ class Tally:
         )
 
 
-def play(databases: Databases, name: str, script: Script) -> tuple[list[Violation], list[Turn]]:
+def play(databases: Databases, name: str, script: Script) -> Played:
     database = databases.get(name)
     try:
         return run_script(database, script)

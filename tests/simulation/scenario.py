@@ -6,48 +6,52 @@ any more, and the others go on until all is handled; then it is looked at what i
 
 import contextlib
 import random
-from collections.abc import Callable, Iterator
-from datetime import datetime
+from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
+
+import msgspec
 
 import rowmq
-from rowmq.cron.options import FIRE_AT_HEADER, SCHEDULE_HEADER
 from rowmq.errors import StaleLease, TransientError
-from rowmq.times import to_micros
 from tests.databases import Database, SQLiteDatabase
 from tests.simulation.clients import connect, in_world
 from tests.simulation.history import (
     Claimed,
     Crashed,
     Delivered,
-    Effect,
     Event,
-    Final,
     History,
-    Job,
     JobSettled,
     Outcome,
     Partition,
     Place,
-    Progress,
     Published,
     Put,
     Settled,
-    Stored,
     Tick,
 )
+from tests.simulation.locks import locks_of
+from tests.simulation.looking import (
+    GROUPS,
+    INSERT_EFFECT,
+    MAIL,
+    SCHEDULE,
+    TICKS,
+    TOPIC,
+    left,
+    look,
+    make_effects,
+    mark_of,
+    token_of,
+)
 from tests.simulation.rules import Violation, check
-from tests.simulation.sessions import is_stuck_on
-from tests.simulation.world import Killed, Process, Script, Turn, World
+from tests.simulation.world import Fault, Killed, Process, Script, Turn, World
 
-__all__ = ["Run", "run_script", "script_of"]
+__all__ = ["Played", "Run", "run_script", "script_of"]
 
-TOPIC, MAIL, TICKS = "orders", "mail", "ticks"
 KEYS = ("a", "b")
-GROUPS = {"loose": False, "strict": True}
-"""The groups, and whether they keep strict order; their handlers are transactional."""
-
 LEASE_SECONDS = 6.0
 VISIBILITY_SECONDS = 8.0
 LOCK_SECONDS = 8.0
@@ -62,13 +66,6 @@ STEPS_MAX = 60_000
 LOOK_STEPS = 100
 BEGAN_US = 1_800_000_000_000_000
 
-EFFECTS = {
-    "sqlite": "id INTEGER PRIMARY KEY AUTOINCREMENT",
-    "postgres": "id bigserial PRIMARY KEY",
-    "mysql": "id bigint PRIMARY KEY AUTO_INCREMENT",
-}
-INSERT_EFFECT = "INSERT INTO simulated_effects (owner, mark) VALUES (?, ?)"
-
 RETRY = rowmq.Constant(interval=1.0, max_attempts=30)
 
 
@@ -79,11 +76,8 @@ class Run:
         self.database = database
         self.world = World(script, began_us=BEGAN_US)
         self.world.crashed = self._crashed
-        if not isinstance(database, SQLiteDatabase):
-            self.world.is_stuck = is_stuck_on(database)
         self.events: list[Event] = []
         self.processes: list[Process] = []
-        self._chance = random.Random(f"{script.seed} actors")
         self._roles: dict[Process, tuple[str, Callable[[Process], None]]] = {}
         self._busy: set[str] = set()
         """Those who have more to publish or to put."""
@@ -92,25 +86,36 @@ class Run:
 
     def play(self) -> History:
         """All of it, and what came of it."""
-        self._make_effects()
-        world = self.world
-        with in_world(world):
-            try:
-                self._begin()
-                world.calm = False
-                world.run(lambda: not self._busy, steps=STEPS_MAX)
-                world.calm, world.set_by = True, max(world.set_by, 0)
-                world.run(self._looked(self._is_done), steps=STEPS_MAX)
-                self._over = True
-                world.run(lambda: not world.actors, steps=STEPS_MAX)
-            finally:
-                world.kill_all(self.processes)
+        make_effects(self.database)
+        with ExitStack() as stack:
+            if not isinstance(self.database, SQLiteDatabase):
+                locks = self.world.locks = locks_of(self.database)
+                stack.callback(locks.close)
+            stack.enter_context(in_world(self.world))
+            mq = stack.enter_context(rowmq.connect(self.database.url, notify=False))
+            self._go_on(mq)
+            final = look(self.database, mq)
         return History(
             events=tuple(sorted(self.events, key=lambda event: event.began)),
-            final=self._final(),
+            final=msgspec.structs.replace(final, due=self._due(final.ticks)),
             strict=frozenset(group for group, strict in GROUPS.items() if strict),
             transactional=frozenset([*GROUPS, MAIL]),
         )
+
+    def _go_on(self, mq: rowmq.RowMQ) -> None:
+        """Until all is published and put, until all is handled, until all have gone."""
+        world = self.world
+        try:
+            self._begin()
+            world.calm = False
+            world.run(lambda: not self._busy, steps=STEPS_MAX)
+            world.calm, world.set_by = True, max(world.set_by, 0)
+            world.run(self._looked(partial(self._is_done, mq)), steps=STEPS_MAX)
+            self._over = True
+            world.run(lambda: not world.actors, steps=STEPS_MAX)
+        finally:
+            self._over = True
+            world.kill_all(self.processes)
 
     # --- who there is -----------------------------------------------------------------------------
 
@@ -142,20 +147,23 @@ class Run:
         life = 1 + sum(p.name.split("#")[0] == name for p in self.processes)
         self._enter(name, role, life)
 
+    def _chance_of(self, process: Process) -> random.Random:
+        """What decides what somebody does: not what others do meanwhile."""
+        return random.Random(f"{self.world.script.seed} {process.name}")
+
     # --- what they do -----------------------------------------------------------------------------
 
     def _publish(self, process: Process) -> None:
-        mq = connect(process, self.database)
+        mq, chance = connect(process, self.database), self._chance_of(process)
         for _ in range(PUBLISHES):
-            partition = Partition(TOPIC, self._chance.choice(KEYS))
-            mark = self._new_mark("m")
+            partition = Partition(TOPIC, chance.choice(KEYS))
+            mark, how = self._new_mark("m"), chance.random()
             done = partial(self._published, partition, mark)
-            how = self._chance.random()
             if how < 0.6:
                 self._try(done, partial(mq.publish, TOPIC, mark, key=partition.key))
             else:
                 self._try(done, partial(self._publish_within, mq, partition, mark, how < 0.8))
-            self.world.sleep(self._chance.random())
+            self.world.sleep(chance.random())
         self._is_through(process)
 
     def _publish_within(
@@ -174,27 +182,36 @@ class Run:
         return Published(partition=partition, mark=mark, outcome=outcome, offset=offset, **when)
 
     def _produce(self, process: Process) -> None:
-        mq = connect(process, self.database)
+        mq, chance = connect(process, self.database), self._chance_of(process)
         queue = mq.queue(MAIL)
         for _ in range(PUTS):
-            mark, how = self._new_mark("j"), self._chance.random()
-            key = self._chance.choice(["x", "y"]) if how < 0.4 else None
+            mark, how = self._new_mark("j"), chance.random()
+            key = chance.choice(["x", "y"]) if how < 0.5 else None
             done = partial(self._put, mark, key)
-            if key is not None:
+            if key is None:
+                do = partial(queue.put, mark) if how < 0.8 else partial(self._put_within, mq, mark)
+                self._try(done, do)
+            elif how < 0.35:
                 self._try(done, partial(queue.offer_or_update, key, mark))
             else:
-                self._try(done, partial(queue.put, mark))
-            self.world.sleep(self._chance.random())
+                self._try(done, partial(queue.offer_if_not_exists, key, mark))
+            self.world.sleep(chance.random())
         self._is_through(process)
 
-    def _put(self, mark: str, key: str | None, outcome: Outcome, _: Any, **when: Any) -> Event:
+    def _put_within(self, mq: rowmq.RowMQ, mark: str) -> None:
+        with mq.transaction() as tx:
+            tx.queue(MAIL).put(mark)
+
+    def _put(self, mark: str, key: str | None, outcome: Outcome, result: Any, **when: Any) -> Event:
+        if result is rowmq.Outcome.IGNORED:
+            outcome = Outcome.FAILED
         return Put(queue=MAIL, mark=mark, key=key, outcome=outcome, **when)
 
     def _is_through(self, process: Process) -> None:
         self._busy.discard(self._roles[process][0])
 
     def _consume(self, group: str, process: Process) -> None:
-        mq = connect(process, self.database)
+        mq, chance = connect(process, self.database), self._chance_of(process)
         sub = self._insist(
             lambda: mq.subscribe(
                 TOPIC,
@@ -210,33 +227,36 @@ class Run:
         while not self._over:
             began = self.world.step
             try:
-                deliveries = sub.poll(max=self._chance.randint(1, 4), timeout=1.0)
+                deliveries = sub.poll(max=chance.randint(1, 4), timeout=1.0)
             except TransientError:
                 continue
-            for delivery in deliveries:
-                self._note(
-                    Delivered(
-                        actor=process.name,
-                        began=began,
-                        ended=self.world.step,
-                        place=self._place(group, delivery),
-                        offset=delivery.message.offset,
-                        mark=delivery.message.payload,
-                        epoch=delivery._token.holding.epoch,
-                        attempt=delivery.attempt,
-                    )
-                )
-            while deliveries:
-                self._handle(mq, group, deliveries.pop(0))
+            for place in range(len(deliveries)):
+                self._note_delivery(group, deliveries[place], began)
+            while deliveries:  # what is kept of a strict group is not delivered again
+                self._handle(mq, group, deliveries.pop(0), chance)
         sub.close()
+
+    def _note_delivery(self, group: str, delivery: Any, began: int) -> None:
+        self._note(
+            Delivered(
+                actor=self.world.current().process.name,
+                began=began,
+                ended=self.world.step,
+                place=self._place(group, delivery),
+                offset=delivery.message.offset,
+                mark=delivery.message.payload,
+                epoch=delivery._token.holding.epoch,
+                attempt=delivery.attempt,
+            )
+        )
 
     def _place(self, group: str, delivery: Any) -> Place:
         return Place(group, Partition(TOPIC, delivery.message.key))
 
-    def _handle(self, mq: rowmq.RowMQ, group: str, delivery: Any) -> None:
-        if self._chance.random() < 0.3:
-            self.world.sleep(self._chance.random() * 2)
-        kind = self._kind()
+    def _handle(self, mq: rowmq.RowMQ, group: str, delivery: Any, chance: random.Random) -> None:
+        if chance.random() < 0.3:
+            self.world.sleep(chance.random() * 2)
+        kind = self._kind(chance)
         mark = delivery.message.payload
 
         def settle() -> None:
@@ -260,45 +280,55 @@ class Run:
 
         self._try(settled, settle)
 
-    def _kind(self) -> str:
+    def _kind(self, chance: random.Random) -> str:
         """How something is settled: mostly well, while things go wrong; and else always."""
         if self.world.calm:
             return "ack"
-        return self._chance.choices(["ack", "nack", "release", "reject"], [80, 8, 8, 4])[0]
+        return chance.choices(["ack", "nack", "release", "reject"], [80, 8, 8, 4])[0]
 
     def _work(self, process: Process) -> None:
-        mq = connect(process, self.database)
+        mq, chance = connect(process, self.database), self._chance_of(process)
         queues = [mq.queue(name, lock_timeout=LOCK_SECONDS, retry=RETRY) for name in (MAIL, TICKS)]
         poller = mq.poller(*queues)
         while not self._over:
-            began, now = self.world.step, self.world.clock
+            began = self.world.step
             try:
-                jobs = poller.try_poll_many(self._chance.randint(1, 3))
+                jobs = poller.try_poll_many(chance.randint(1, 3))
             except TransientError:
                 continue
             for job in jobs:
-                self._note(
-                    Claimed(
-                        actor=process.name,
-                        began=began,
-                        ended=self.world.step,
-                        queue=job.queue,
-                        job=job.id,
-                        key=job.key,
-                        mark=mark_of(job),
-                        token=token_of(job),
-                        now=self.world.highest,
-                        until=now + round(LOCK_SECONDS * 1_000_000),
-                    )
-                )
+                self._note_claim(job, began)
             while jobs:
-                self._handle_job(mq, jobs.pop(0))
+                self._handle_job(mq, jobs.pop(0), chance)
             self.world.sleep(0.2)
 
-    def _handle_job(self, mq: rowmq.RowMQ, job: Any) -> None:
-        if self._chance.random() < 0.3:
-            self.world.sleep(self._chance.random() * 2)
-        kind = self._kind()
+    def _note_claim(self, job: Any, began: int) -> None:
+        self._note(
+            Claimed(
+                actor=self.world.current().process.name,
+                began=began,
+                ended=self.world.step,
+                queue=job.queue,
+                job=job.id,
+                key=job.key,
+                mark=mark_of(job),
+                token=token_of(job),
+                now=self.world.highest,
+                until=self._at_least(began, LOCK_SECONDS),
+            )
+        )
+
+    def _at_least(self, began: int, seconds: float) -> int:
+        """Until when something lasts that the database has set since a step."""
+        return min([*self.world.clocks[began:], self.world.clock]) + round(seconds * 1_000_000)
+
+    def _handle_job(self, mq: rowmq.RowMQ, job: Any, chance: random.Random) -> None:
+        if chance.random() < 0.3:
+            self.world.sleep(chance.random() * 2)
+        if chance.random() < 0.2:
+            seconds = 1 + chance.random() * 2 * LOCK_SECONDS
+            self._settle_job(job, "extend", partial(job.extend, seconds), seconds)
+        kind = self._kind(chance)
 
         def settle() -> None:
             if kind != "ack" or job.queue != MAIL:
@@ -308,6 +338,11 @@ class Run:
                 tx.execute(INSERT_EFFECT, [MAIL, mark_of(job)])
                 job.ack(connection=tx)
 
+        self._settle_job(job, kind, settle)
+
+    def _settle_job(
+        self, job: Any, kind: str, settle: Callable[[], None], seconds: float = 0
+    ) -> None:
         def settled(outcome: Outcome, _: Any, **when: Any) -> Event:
             return JobSettled(
                 queue=job.queue,
@@ -315,6 +350,7 @@ class Run:
                 token=token_of(job),
                 kind=kind,
                 outcome=outcome,
+                until=self._at_least(when["began"], seconds),
                 **when,
             )
 
@@ -324,7 +360,7 @@ class Run:
         mq = connect(process, self.database)
         self._insist(
             lambda: mq.cron.install_periodic(
-                "tick", PERIOD_SECONDS, queue=TICKS, payload="tick", catch_up="all", tend=False
+                SCHEDULE, PERIOD_SECONDS, queue=TICKS, payload="tick", catch_up="all", tend=False
             )
         )
         while self._busy:
@@ -373,103 +409,24 @@ class Run:
         """A condition that is looked at now and then."""
         return lambda: self.world.step % LOOK_STEPS == 0 and condition()
 
-    def _is_done(self) -> bool:
+    def _is_done(self, mq: rowmq.RowMQ) -> bool:
         if any(actor.name.startswith("scheduler") for actor in self.world.actors):
             return False  # it may make another tick
-        with rowmq.connect(self.database.url, notify=False) as mq:
-            return not any(self._left(mq))
-
-    def _left(self, mq: rowmq.RowMQ) -> Iterator[int]:
-        for group in GROUPS:
-            yield sum(info.lag for info in mq.lag(TOPIC, group))
-        for queue in (MAIL, TICKS):
-            counts = mq.queue(queue).counts()
-            yield counts["pending"] + counts["processing"] + counts["retryable"]
-
-    def _final(self) -> Final:
-        with rowmq.connect(self.database.url, notify=False) as mq:
-            messages = tuple(
-                Stored(Partition(TOPIC, m.key), m.offset, m.payload)
-                for m in mq.read(TOPIC, limit=10_000)
-            )
-            dead: dict[Place, set[int]] = {}
-            for letter in mq.dead_letters(TOPIC, limit=10_000):
-                place = Place(letter.group, Partition(TOPIC, letter.message.key))
-                dead.setdefault(place, set()).add(letter.offset)
-            progress = []
-            for group in GROUPS:
-                for info in mq.lag(TOPIC, group):
-                    place = Place(group, Partition(TOPIC, info.key))
-                    gone = frozenset(dead.get(place, ()))
-                    progress.append(Progress(place, 0, info.offset_acked, dead=gone))
-            found = [
-                job
-                for name in (MAIL, TICKS)
-                for queue in [mq.queue(name)]
-                for job in [*queue.live(limit=10_000), *queue.archive(limit=10_000)]
-            ]
-            made = tuple(
-                Tick(job.headers[SCHEDULE_HEADER], fire_at(job), job.id)
-                for job in found
-                if job.queue == TICKS
-            )
-            return Final(
-                messages=messages,
-                progress=tuple(progress),
-                jobs=tuple(
-                    Job(job.queue, job.id, mark_of(job), job.state.value, job.key) for job in found
-                ),
-                ticks=made,
-                due=self._due(made),
-                effects=tuple(
-                    Effect(owner, mark)
-                    for owner, mark in self.database.execute(
-                        "SELECT owner, mark FROM simulated_effects ORDER BY id"
-                    )
-                ),
-                counts={name: mq.queue(name).counts() for name in (MAIL, TICKS)},
-                lags={
-                    (TOPIC, group): sum(info.lag for info in mq.lag(TOPIC, group))
-                    for group in GROUPS
-                },
-            )
+        return not any(left(mq))
 
     def _due(self, made: tuple[Tick, ...]) -> tuple[tuple[str, int], ...]:
         """The times that must have a tick: all from the first to the last, unless the clock was
         set, which decides about which there are.
         """
         times = sorted({tick.due for tick in made})
-        if any(turn.fault is not None and turn.fault.name == "CLOCK" for turn in self.world.trace):
-            return tuple(("tick", due) for due in times)
+        if any(turn.fault is Fault.CLOCK for turn in self.world.trace) or not times:
+            return tuple((SCHEDULE, due) for due in times)
         period = round(PERIOD_SECONDS * 1_000_000)
-        if not times:
-            return ()
-        return tuple(("tick", due) for due in range(times[0], times[-1] + 1, period))
-
-    def _make_effects(self) -> None:
-        self.database.execute("DROP TABLE IF EXISTS simulated_effects")
-        column = EFFECTS[self.database.dialect]
-        self.database.execute(
-            f"CREATE TABLE simulated_effects ({column}, owner varchar(50), mark varchar(50))"
-        )
+        return tuple((SCHEDULE, due) for due in range(times[0], times[-1] + 1, period))
 
 
 class Undone(Exception):
     """A transaction is rolled back, on purpose."""
-
-
-def mark_of(job: Any) -> str:
-    """What tells a job apart: what was put, or the time of its tick."""
-    return f"tick {fire_at(job)}" if job.queue == TICKS else str(job.payload)
-
-
-def token_of(job: Any) -> int:
-    token: int = job._facts.claimed.token
-    return token
-
-
-def fire_at(job: Any) -> int:
-    return to_micros(datetime.fromisoformat(job.headers[FIRE_AT_HEADER]))
 
 
 def script_of(seed: int) -> Script:
@@ -477,11 +434,21 @@ def script_of(seed: int) -> Script:
     return Script.of(seed, steps=FAULT_STEPS, rate=FAULT_RATE)
 
 
-def run_script(database: Database, script: Script) -> tuple[list[Violation], list[Turn]]:
-    """What is wrong with a run, and its turns."""
+class Played(NamedTuple):
+    """What came of a script."""
+
+    violations: list[Violation]
+    turns: list[Turn]
+    messages: int
+    """How many messages and jobs there were."""
+
+
+def run_script(database: Database, script: Script) -> Played:
+    """Play a script, and check what came of it."""
     run = Run(database, script)
     try:
-        history = run.play()
+        violations = check(run.play())
     except Exception as error:  # noqa: BLE001 - told as what is wrong
-        return [Violation("nothing fails", f"{type(error).__name__}: {error}")], run.world.trace
-    return check(history), run.world.trace
+        violations = [Violation("nothing fails", f"{type(error).__name__}: {error}")]
+    messages = sum(isinstance(event, Published | Put) for event in run.events)
+    return Played(violations, run.world.trace, messages)

@@ -5,6 +5,7 @@ once that somebody else is writing, and is asked again when a transaction has en
 statement runs in a thread; the server is asked whether it waits for a lock.
 """
 
+import contextlib
 import sqlite3
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -14,12 +15,11 @@ from typing import Any
 import msgspec
 
 from rowmq.drivers.base import Session
-from rowmq.errors import ConnectionLost, RowMQError
+from rowmq.errors import ConnectionLost, Deadlock, RowMQError
 from rowmq.store.statement import Result, Statement
-from tests.databases import Database, MySQLDatabase
-from tests.simulation.world import Actor, Fault, Killed, Process
+from tests.simulation.world import PATIENCE_US, Fault, Killed, Process, Question
 
-__all__ = ["NOW", "SQLiteFileSession", "ServerSession", "SimulatedSession", "is_stuck_on"]
+__all__ = ["NOW", "SQLiteFileSession", "ServerSession", "SimulatedSession"]
 
 NOW = "(/* the world's */ 0 + 0)"
 """What stands in SQL for the database's clock: replaced when the statement's turn has come."""
@@ -30,8 +30,10 @@ BROKEN = "the connection was cut"
 class SimulatedSession:
     """A session of RowMQ's, one turn for each thing that it is asked."""
 
-    def __init__(self, process: Process, inner: Session) -> None:
+    def __init__(self, process: Process, inner: Session, number: int = 0) -> None:
         self.inner = inner
+        self.number = number
+        """How the server calls it."""
         self.savepoints = inner.savepoints
         self._process = process
         self._world = process.world
@@ -74,8 +76,17 @@ class SimulatedSession:
 
     def cut(self) -> None:
         self._is_cut = True
-        self.inner.close()
+        self.end()
         self._world.ended()
+
+    def end(self) -> None:
+        """A server would notice in a moment that the connection has gone; until then it would keep
+        its locks. So it is told.
+        """
+        with contextlib.suppress(Exception):
+            if self.inner.in_transaction():
+                self.inner.rollback()
+        self.inner.close()
 
     def _ask(self, point: str, run: Callable[[], Any]) -> Any:
         fault = self._world.turn(point)
@@ -83,16 +94,29 @@ class SimulatedSession:
             self.close()
         if self._is_cut:
             raise ConnectionLost(BROKEN)
+        if fault is Fault.REFUSED and point != "rollback":
+            self._refuse()
         answer = self._run(run)
         if not self.inner.in_transaction():
             self._world.ended()
+        self._break(fault)
+        return answer
+
+    def _refuse(self) -> None:
+        """Fail as a database does that has undone the whole transaction."""
+        if self.inner.in_transaction():
+            self.inner.rollback()
+        self._world.ended()
+        raise Deadlock("the database has ended this transaction")
+
+    def _break(self, fault: Fault | None) -> None:
+        """What the database has done may never be known."""
         if fault is Fault.CRASH_AFTER:
             self._process.die()
             raise Killed
         if fault is Fault.LOST_AFTER:
             self.close()
             raise ConnectionLost(BROKEN)
-        return answer
 
     def _run(self, run: Callable[[], Any]) -> Any:
         raise NotImplementedError
@@ -107,44 +131,39 @@ class SQLiteFileSession(SimulatedSession):
         inner.connection.execute("PRAGMA synchronous = OFF")  # nobody pulls the plug here
 
     def _run(self, run: Callable[[], Any]) -> Any:
+        gives_up_at = self._world.now + PATIENCE_US
         while True:
             try:
                 return run()
             except sqlite3.OperationalError as error:
-                if error.sqlite_errorcode != sqlite3.SQLITE_BUSY:
+                if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or self._world.now >= gives_up_at:
                     raise
-            self._world.blocked()
+            fault = self._world.blocked(gives_up_at)
+            if fault is Fault.LOST:
+                self.close()
             if self._is_cut:
                 raise ConnectionLost(BROKEN)
+            self._break(fault)
 
 
 class ServerSession(SimulatedSession):
     """A connection to a server."""
 
     threads = ThreadPoolExecutor(64, thread_name_prefix="simulated")
-
-    def __init__(self, process: Process, inner: Any, number: int) -> None:
-        super().__init__(process, inner)
-        self.number = number
-        """How the server calls it."""
+    _question: Question | None = None
 
     def _run(self, run: Callable[[], Any]) -> Any:
-        actor = self._world.current()
-        actor.session = self
-        return self._world.answer(self.threads.submit(run))
+        question = self._question = Question(self, self.threads.submit(run))
+        fault = self._world.answer(question)
+        self._question = None
+        if fault is Fault.LOST:
+            self.close()
+            raise ConnectionLost(BROKEN)
+        self._break(fault)
+        return question.result()
 
-
-def is_stuck_on(database: Database) -> Callable[[Actor], bool]:
-    """Asks a server whether the statement of an actor waits for a lock."""
-    sql = LOCKED_MYSQL if isinstance(database, MySQLDatabase) else LOCKED_POSTGRES
-
-    def is_stuck(actor: Actor) -> bool:
-        return bool(database.execute(sql, (actor.session.number,)))
-
-    return is_stuck
-
-
-LOCKED_POSTGRES = "SELECT 1 FROM pg_stat_activity WHERE pid = %s AND wait_event_type = 'Lock'"
-LOCKED_MYSQL = """
-    SELECT 1 FROM information_schema.innodb_trx
-    WHERE trx_mysql_thread_id = %s AND trx_state = 'LOCK WAIT'"""
+    def cut(self) -> None:
+        if self._question is None or self._question.answered:
+            super().cut()
+        else:
+            self._is_cut = self._question.left = True

@@ -4,15 +4,14 @@ Servers are simulated by `python -m tests.simulation --database postgres`, which
 """
 
 from tests.databases import Databases
-from tests.simulation.rules import Violation
-from tests.simulation.scenario import run_script, script_of
+from tests.simulation.scenario import Played, run_script, script_of
 from tests.simulation.shorten import shorten
-from tests.simulation.world import Script, Turn
+from tests.simulation.world import Script
 
 SEEDS = range(5)
 
 
-def play(databases: Databases, seed: int) -> tuple[list[Violation], list[Turn]]:
+def play(databases: Databases, seed: int) -> Played:
     database = databases.get("sqlite")
     try:
         return run_script(database, script_of(seed))
@@ -22,7 +21,7 @@ def play(databases: Databases, seed: int) -> tuple[list[Violation], list[Turn]]:
 
 def test_no_rule_is_broken(databases: Databases) -> None:
     for seed in SEEDS:
-        violations, turns = play(databases, seed)
+        violations, turns, _ = play(databases, seed)
         assert violations == [], f"python -m tests.simulation --database sqlite --only {seed}"
         assert any(turn.fault for turn in turns)
 

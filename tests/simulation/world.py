@@ -7,12 +7,18 @@ under way, and a run is a row of turns, which the seed of its script decides alo
     script ──► whose turn ──► (a fault) ──► one statement ──► whose turn ──► ...
 
 What can go wrong at a turn: the actor's process dies before the statement or after it, its
-connection breaks before it or after it, all of its process stands still for longer than a lease
-lasts, or the database's clock is set.
+connection breaks before it or after it, the database refuses it and undoes the transaction, all of
+the process stands still for longer than a lease lasts, or the database's clock is set. Of a COMMIT
+that means: it fails, or nobody knows whether it has.
+
+Whoever waits for a lock stands still until it has it, or until its patience is over. If its process
+dies meanwhile, the statement stays behind: a server that waits does not notice that its client has
+gone, and does in the end what it was asked for.
 """
 
 import random
-from collections.abc import Callable, Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from enum import Enum
 from typing import Any, NamedTuple, Protocol
@@ -20,7 +26,21 @@ from typing import Any, NamedTuple, Protocol
 import greenlet  # type: ignore[import-untyped] # it has no types of its own
 import msgspec
 
-__all__ = ["Actor", "Fault", "Killed", "NeverDone", "Process", "Script", "Turn", "World"]
+from rowmq.errors import Deadlock, Locked
+
+__all__ = [
+    "PATIENCE_US",
+    "Actor",
+    "Fault",
+    "Killed",
+    "Locks",
+    "NeverDone",
+    "Process",
+    "Question",
+    "Script",
+    "Turn",
+    "World",
+]
 
 SECOND = 1_000_000
 STEP_US = (100, 3_000)
@@ -29,12 +49,17 @@ STEP_US = (100, 3_000)
 PAUSE_US = (1 * SECOND, 40 * SECOND)
 JUMP_US = (-20 * SECOND, 20 * SECOND)
 
-QUICK_SECONDS = 0.005
-"""How long a statement may take before it is asked whether it waits for a lock."""
+PATIENCE_US = 5 * SECOND
+"""How long a statement waits for a lock."""
 
-DEADLOCK_SECONDS = 20.0
-"""How long a database may take to end one of those who wait for each other."""
+QUICK_SECONDS = 0.002
+"""How long a statement may take before the server is asked whether it waits for a lock."""
 
+LOOKS = 2
+"""How often the server must say so: it may be about to end one of those who wait in a circle."""
+
+ANSWER_SECONDS = 60.0
+"""How long it may take in all."""
 
 BEGIN = "its beginning"
 
@@ -54,6 +79,7 @@ class Fault(Enum):
     CRASH_AFTER = "dies after"
     LOST = "loses its connection before"
     LOST_AFTER = "loses its connection after"
+    REFUSED = "is refused"
     PAUSE = "stands still before"
     CLOCK = "has the clock set before"
 
@@ -109,13 +135,13 @@ class Actor(greenlet.greenlet):  # type: ignore[misc] # for the same reason
         self.name = name
         self.point = BEGIN
         self.wake_at = 0
-        self.waits_for: Future[Any] | None = None
-        """What the database has not answered: it waits for others' locks."""
+        self.question: Question | None = None
+        """What the server has not answered."""
         self.blocked_at: int | None = None
         """How many transactions had ended when it found that somebody else was writing."""
+        self.gives_up_at = 0
+        """When it has waited for a lock for too long."""
         self.error: BaseException | None = None
-        self.session: Any = None
-        """The connection that was asked last."""
         self._do = do
 
     def _live(self, _: Fault | None) -> None:
@@ -130,8 +156,48 @@ class Actor(greenlet.greenlet):  # type: ignore[misc] # for the same reason
 class Closes(Protocol):
     """A connection, as far as a process that dies has to do with it."""
 
+    number: int
+    """How the server calls it."""
+
     def cut(self) -> None:
-        """End it without a word."""
+        """End it without a word; if a statement is under way, when that has ended."""
+
+    def end(self) -> None:
+        """Undo what is open, and close it."""
+
+
+class Question:
+    """A statement that a server was asked to run."""
+
+    def __init__(self, session: Closes, future: "Future[Any]") -> None:
+        self.session = session
+        self.future = future
+        self.left = False
+        """Whether nobody waits for the answer any more: the process has died."""
+        self.error: Exception | None = None
+        """Why it was ended before it had its lock."""
+
+    @property
+    def answered(self) -> bool:
+        return self.future.done()
+
+    def result(self) -> Any:
+        if self.error is not None and self.future.exception() is not None:
+            raise self.error
+        return self.future.result()
+
+
+class Locks(Protocol):
+    """A server, as far as it knows who waits for a lock."""
+
+    def waiting(self) -> dict[int, set[int]]:
+        """The connections that wait, and for whom, as far as the server says."""
+
+    def cancel(self, number: int) -> None:
+        """End the statement of a connection."""
+
+    def close(self) -> None:
+        """Ask no more."""
 
 
 class Process:
@@ -180,8 +246,12 @@ class World:
         self.trace: list[Turn] = []
         self.crashed: Callable[[Process], None] = lambda _: None
         """Is told of processes that have died."""
-        self.is_stuck: Callable[[Actor], bool] = lambda _: True
-        """Whether one that the database has not answered waits for somebody's lock."""
+        self.clocks: list[int] = []
+        """What the database's clock showed at each step."""
+        self.locks: Locks | None = None
+        """Who waits for locks, if the database is a server."""
+        self.questions: list[Question] = []
+        """What the server has not answered, to the living and the dead."""
         self.transactions = 0
         self._last: Actor | None = None
         self._hub = greenlet.getcurrent()
@@ -216,27 +286,25 @@ class World:
                 if self._last in ready and not self.script.may_switch(self.step):
                     return self._last
                 return self.script.chance(self.step, "turn").choice(ready)
-            times = [
-                max(actor.wake_at, actor.process.still_until)
-                for actor in self.actors
-                if actor.waits_for is None and not self._is_blocked(actor)
-            ]
-            if any(moment > self.now for moment in times):
-                self.now = min(moment for moment in times if moment > self.now)
-                self.highest = max(self.highest, self.clock)
-                continue
-            waiting = [actor.waits_for for actor in self.actors if actor.waits_for is not None]
-            if not wait(waiting, DEADLOCK_SECONDS, FIRST_COMPLETED).done:
+            times = [self._next_time(actor) for actor in self.actors]
+            if not any(moment > self.now for moment in times):
                 raise NeverDone(f"nobody can go on: {', '.join(self._stories())}")
+            self.now = min(moment for moment in times if moment > self.now)
+            self.highest = max(self.highest, self.clock)
+
+    def _next_time(self, actor: Actor) -> int:
+        """When somebody who is not ready is, if nobody else does anything."""
+        moment = actor.gives_up_at if self._is_blocked(actor) else actor.wake_at
+        return max(moment, actor.process.still_until)
 
     def _is_ready(self, actor: Actor) -> bool:
         if self.now < max(actor.wake_at, actor.process.still_until):
             return False
-        if actor.waits_for is not None:
-            return actor.waits_for.done()
-        return not self._is_blocked(actor)
+        return not self._is_blocked(actor) or self.now >= actor.gives_up_at
 
     def _is_blocked(self, actor: Actor) -> bool:
+        if actor.question is not None:
+            return not actor.question.answered
         return actor.blocked_at is not None and actor.blocked_at == self.transactions
 
     def _turn(self, actor: Actor) -> None:
@@ -245,7 +313,8 @@ class World:
         chance = self.script.chance(step, "time")
         self.now += chance.randint(*STEP_US)
         self.highest = max(self.highest, self.clock)
-        fault = None if self.calm or actor.waits_for is not None else self.script.fault(step)
+        self.clocks.append(self.clock)
+        fault = None if self.calm else self.script.fault(step)
         self.trace.append(Turn(step, actor.name, actor.point, fault))
         if fault is Fault.CRASH:
             self._bury(actor.process)
@@ -255,6 +324,7 @@ class World:
             if fault is Fault.CLOCK:
                 self.set_by = chance.randint(*JUMP_US)
                 self.highest = max(self.highest, self.clock)
+                self.clocks[-1] = self.clock
             self._resume(actor, fault)
 
     def _resume(self, actor: Actor, fault: Fault | None) -> None:
@@ -265,15 +335,51 @@ class World:
             self.actors.remove(actor)
         if actor.error is not None:
             raise actor.error
-        self._wait_for_answers()
+        self.settle()
 
-    def _wait_for_answers(self) -> None:
-        """Whoever waits for a lock may have it by now: a database that is slow decides nothing."""
-        for actor in self.actors:
-            future = actor.waits_for
-            while future is not None and not wait([future], QUICK_SECONDS).done:
-                if self.is_stuck(actor):
-                    break
+    def settle(self) -> None:
+        """Wait until all who have asked the server have an answer, or wait for a lock: how quick it
+        is decides nothing.
+        """
+        began, looks = time.monotonic(), 0
+        while True:
+            self._end_left()
+            open = [question for question in self.questions if not question.answered]
+            if not open:
+                return
+            looks = looks + 1 if self._all_wait(open) else 0
+            if looks >= LOOKS:
+                return
+            if time.monotonic() > began + ANSWER_SECONDS:
+                raise NeverDone(f"no answer from the server: {', '.join(self._stories())}")
+            wait([question.future for question in open], QUICK_SECONDS, FIRST_COMPLETED)
+
+    def _all_wait(self, open: Sequence[Question]) -> bool:
+        """Whether questions without an answer all wait for locks. Of those that wait in a circle
+        the last one is ended, which is what a server would do after a while.
+        """
+        assert self.locks is not None
+        waiting = self.locks.waiting()
+        if not all(q.error is None and q.session.number in waiting for q in open):
+            return False
+        for question in reversed(open):
+            if waits_in_circle(question.session.number, waiting):
+                self.cancel(question, Deadlock("those who wait for each other wait in a circle"))
+                return False
+        return True
+
+    def cancel(self, question: Question, error: Exception) -> None:
+        """End a statement that waits for a lock."""
+        assert self.locks is not None
+        question.error = error
+        self.locks.cancel(question.session.number)
+
+    def _end_left(self) -> None:
+        """Close the connections of the dead whose statements have ended."""
+        for question in [q for q in self.questions if q.left and q.answered]:
+            self.questions.remove(question)
+            question.session.end()
+            self.ended()
 
     def _bury(self, process: Process) -> None:
         if not process.dead:
@@ -304,24 +410,34 @@ class World:
         self.current().wake_at = self.now + round(seconds * SECOND)
         self.turn("sleep")
 
-    def answer(self, future: "Future[Any]") -> Any:
-        """What the database answers; others have their turns for as long as it does not."""
-        actor = self.current()
-        actor.waits_for = future
+    def answer(self, question: Question) -> Fault | None:
+        """Wait for what the server answers; others have their turns for as long as it does not.
+        What goes wrong then.
+        """
+        actor, fault = self.current(), None
+        self.questions.append(question)
+        actor.question, actor.gives_up_at = question, self.now + PATIENCE_US
+        wait([question.future], QUICK_SECONDS)
         try:
-            while not wait([future], QUICK_SECONDS).done:
-                if self.is_stuck(actor):
-                    self.turn(actor.point)
+            self.settle()
+            while not question.answered:
+                if self.now >= actor.gives_up_at:
+                    self.cancel(question, Locked("somebody else has held a lock for too long"))
+                    self.settle()
+                else:
+                    fault = self.turn(actor.point)
         finally:
-            actor.waits_for = None
-        return future.result()
+            actor.question = None
+            if not question.left:
+                self.questions.remove(question)
+        return fault
 
-    def blocked(self) -> None:
-        """Stand still until a transaction has ended."""
+    def blocked(self, gives_up_at: int) -> Fault | None:
+        """Stand still until a transaction has ended, or one's patience is over."""
         actor = self.current()
-        actor.blocked_at = self.transactions
+        actor.blocked_at, actor.gives_up_at = self.transactions, gives_up_at
         try:
-            self.turn(actor.point)
+            return self.turn(actor.point)
         finally:
             actor.blocked_at = None
 
@@ -342,3 +458,14 @@ class World:
         """End what is left of a run."""
         for process in processes:
             self._bury(process)
+        self.settle()
+
+
+def waits_in_circle(number: int, waiting: Mapping[int, set[int]]) -> bool:
+    """Whether somebody waits for whom waits for it."""
+    seen: set[int] = set()
+    following = set(waiting.get(number, ()))
+    while following - seen:
+        seen |= following
+        following = {other for one in following for other in waiting.get(one, ())}
+    return number in seen
