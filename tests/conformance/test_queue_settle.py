@@ -799,6 +799,26 @@ async def test_a_settle_that_may_have_been_done_is_still_refused_if_it_was_not(
     assert contents(database) == before
 
 
+@on_servers  # there is no connection to lose
+@pytest.mark.parametrize("finish", ["ack", "reject"])
+async def test_a_settle_that_was_not_done_is_not_taken_for_what_another_has_done(
+    mq: Any, database: Database, monkeypatch: pytest.MonkeyPatch, finish: str
+) -> None:
+    """The job is in the archive, but whoever had it next has put it there."""
+    q = mq.queue("q")
+    (stale,) = await claimed(q)
+    expire(database)
+    await WAYS[finish](await q.try_poll())
+    before = contents(database)
+    for settle in (WAYS["ack"], WAYS["reject"]):
+        with monkeypatch.context() as broken:
+            lost = lose_answers(broken, times=1)
+            with pytest.raises(errors.StaleLease):
+                await settle(stale)
+            assert len(lost) == 1
+    assert contents(database) == before
+
+
 # --- states, step by step -------------------------------------------------------------------------
 
 

@@ -275,25 +275,28 @@ class Settles:
 
     def was_settled(self, settle: Settle) -> Operation[bool]:
         """Whether the attempt at a job has an end: the job is done, or it was nacked."""
-        if (yield from self.is_done(settle)):
-            return True
+        for kind in (Kind.ACK, Kind.REJECT):
+            if (yield from self.is_done(msgspec.structs.replace(settle, kind=kind))):
+                return True
         params = (settle.entry.job_id, settle.entry.attempts + 1)
         result = yield Statement("settles.is_noted", self.dialect.sql(IS_NOTED), params)
         return bool(result.rows)
 
     def is_done(self, settle: Settle) -> Operation[bool]:
-        """Whether a job is in the archive, or gone."""
-        id = settle.entry.job_id
+        """Whether a job is gone, or this settle of this delivery put it into the archive: if the
+        lock was lost, somebody else may have.
+        """
+        id, deliveries = settle.entry.job_id, settle.entry.deliveries
         sql = self.dialect.sql(IS_KEPT)
         if not (yield Statement("settles.is_kept", sql, (id,))).rows:
             # Or it was updated; then its key has another job.
             keyed = [settle.identity] if settle.key is not None else []
             return not (yield from self.jobs.seen_keys(keyed))
-        sql = self.dialect.sql(IS_FAILED)
-        if (yield Statement("settles.is_failed", sql, (id,))).rows:
-            return True
+        if settle.kind is not Kind.ACK:
+            sql = self.dialect.sql(IS_FAILED)
+            return bool((yield Statement("settles.is_failed", sql, (id, deliveries))).rows)
         sql = self.dialect.sql(IS_COMPLETED)
-        params = (settle.queue_id, settle.entry.due_at, id)
+        params = (settle.queue_id, settle.entry.due_at, id, deliveries)
         return bool((yield Statement("settles.is_completed", sql, params)).rows)
 
 
@@ -370,10 +373,10 @@ EXTEND = "UPDATE {locks} SET locked_until = ? WHERE token = ? AND locked_until <
 
 IS_KEPT = "SELECT id FROM {jobs} WHERE id = ? {as_now}"
 
-IS_FAILED = "SELECT job_id FROM {failed} WHERE job_id = ? {as_now}"
+IS_FAILED = "SELECT job_id FROM {failed} WHERE job_id = ? AND deliveries = ? {as_now}"
 
 IS_NOTED = "SELECT job_id FROM {job_errors} WHERE job_id = ? AND attempt = ? {as_now}"
 
 IS_COMPLETED = """
-    SELECT job_id FROM {completed} WHERE queue_id = ? AND finished_at >= ? AND job_id = ? LIMIT 1
-    {as_now}"""
+    SELECT job_id FROM {completed}
+    WHERE queue_id = ? AND finished_at >= ? AND job_id = ? AND deliveries = ? LIMIT 1 {as_now}"""
