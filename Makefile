@@ -10,6 +10,7 @@ PARALLEL := --numprocesses=3 --dist=worksteal
 
 .DEFAULT_GOAL := help
 .PHONY: help demo check test bench bench-spark mutants models docs format clean
+.PHONY: help demo check test bench bench-spark simulate docs format clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -38,6 +39,9 @@ mutants: $(READY) ## Turn off one guard of ours at a time, and see that the test
 
 models: $(READY) ## Compare topics, queues and schedules with their models, in EXAMPLES others each time
 	@$(BIN)/python -m tests.models $(if $(EXAMPLES),--examples $(EXAMPLES))
+simulate: $(READY) ## Play seeds on real databases, statement by statement: SEEDS=, DATABASE=, ONLY=
+	@$(BIN)/python -m tests.simulation $(addprefix --database ,$(DATABASE)) \
+		$(addprefix --seeds ,$(SEEDS)) $(addprefix --only ,$(ONLY))
 
 # The warning that is turned off is about a future MkDocs, not about these pages; all others are errors.
 docs: $(READY) ## Build the documentation into site/, with every warning an error

@@ -2,11 +2,12 @@
 
     python -m tests.simulation --seeds 1000 --database sqlite --database postgres
 
-A seed that fails is told with its shortened script, and can be run again by `--only SEED`: it does
-the same each time.
+A seed that breaks a rule is told with its shortened script, and can be run again by `--only SEED`.
 """
 
 import argparse
+import logging
+import os
 import sys
 import tempfile
 import time
@@ -19,84 +20,114 @@ from rich.progress import track
 from rich.table import Table
 
 from tests.databases import NAMES, Databases
-from tests.simulation.rules import Violation
-from tests.simulation.scenario import run_script, script_of
-from tests.simulation.shorten import shorten
+from tests.simulation.scenario import Played, run_script, script_of
+from tests.simulation.shorten import TRIES_MAX, shorten
 from tests.simulation.world import Fault, Script, Turn
 
 TOLD_TURNS = 40
+SEEDS = {"sqlite": 1_000}
+SEEDS_OF_SERVERS = 200
+
+MEMORY = Path("/dev/shm")  # noqa: S108 - a folder of its own is made there
 
 
 def main() -> None:
     options = arguments()
-    console = Console(stderr=True)
-    table = Table("database", "seeds", "turns", "faults", "seconds", "broken rules")
-    failed = False
-    with tempfile.TemporaryDirectory(prefix="rowmq-simulation-") as folder:
-        databases = Databases(Path(folder))
+    # A client that finds its connection cut says so, which here it does all the time.
+    logging.getLogger("rowmq").setLevel(logging.CRITICAL)
+    # PyMySQL reads all authorities that the machine trusts for each connection, which takes long.
+    os.environ["SSL_CERT_FILE"] = os.devnull
+    tallies = [play_all(name, options) for name in options.database or NAMES]
+    table = Table(*HEAD)
+    for tally in tallies:
+        table.add_row(*tally.row())
+    console = Console(width=None if sys.stdout.isatty() else 120)
+    for tally in tallies:
+        for story in tally.stories:
+            console.print(story, markup=False, highlight=False, soft_wrap=True)
+    console.print(table)
+    sys.exit(1 if any(tally.stories for tally in tallies) else 0)
+
+
+def play_all(name: str, options: argparse.Namespace) -> "Tally":
+    """All seeds on one database."""
+    count = options.seeds or SEEDS.get(name, SEEDS_OF_SERVERS)
+    seeds = options.only or range(options.first, options.first + count)
+    folder = MEMORY if MEMORY.is_dir() else None
+    with tempfile.TemporaryDirectory(prefix="rowmq-simulation-", dir=folder) as home:
+        databases = Databases(Path(home))
         with databases.stack:
-            for name in options.database or NAMES:
-                tally = Tally(name)
-                seeds = options.only or range(options.first, options.first + options.seeds)
-                for seed in track(seeds, description=name, console=console):
-                    tally.run(databases, seed)
-                table.add_row(*tally.row())
-                failed = failed or bool(tally.failures)
-                for _failure in tally.failures:
-                    pass
-    Console().print(table)
-    sys.exit(1 if failed else 0)
+            tally = Tally(name, databases, options.tries)
+            for seed in track(seeds, description=name, console=Console(stderr=True)):
+                tally.play(seed)
+            return tally
 
 
 class Tally:
     """The runs on one database."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, databases: Databases, tries: int) -> None:
         self.name = name
-        self.seeds = self.turns = 0
-        self.faults: Counter[Fault] = Counter()
-        self.failures: list[str] = []
+        self.stories: list[str] = []
+        """What is to be told of each seed that breaks a rule."""
+        self._databases = databases
+        self._tries = tries
+        self._seeds = self._turns = self._messages = 0
+        self._faults: Counter[Fault] = Counter()
+        self._broken: Counter[str] = Counter()
         self._began = time.monotonic()
+        self._seconds = 0.0
 
-    def run(self, databases: Databases, seed: int) -> None:
+    def play(self, seed: int) -> None:
         script = script_of(seed)
-        violations, turns = play(databases, self.name, script)
-        self.seeds += 1
-        self.turns += len(turns)
-        self.faults.update(turn.fault for turn in turns if turn.fault is not None)
-        if violations:
-            self.failures.append("\n".join(self._story(databases, script, len(turns))))
+        played = self._run(script)
+        self._seeds += 1
+        self._turns += len(played.turns)
+        self._messages += played.messages
+        self._faults.update(turn.fault for turn in played.turns if turn.fault is not None)
+        if played.violations:
+            self._broken.update({violation.rule for violation in played.violations})
+            self.stories.append("\n".join(self._story(script, played)))
+        self._seconds = time.monotonic() - self._began
 
-    def _story(self, databases: Databases, script: Script, turns: int) -> Iterator[str]:
+    def _run(self, script: Script) -> Played:
+        database = self._databases.get(self.name)
+        try:
+            return run_script(database, script)
+        finally:
+            self._databases.give_back(database)
+
+    def _story(self, script: Script, played: Played) -> Iterator[str]:
         def fails(shorter: Script) -> bool:
-            return bool(play(databases, self.name, shorter)[0])
+            return bool(self._run(shorter).violations)
 
-        shortened = shorten(script, fails, turns)
-        violations, trace = play(databases, self.name, shortened)
-        yield f"seed {script.seed} on {self.name}:"
-        yield from (f"  {rule}: {story}" for rule, story in violations[:10])
-        yield f"  faults at {sorted(shortened.faults)}; the last turns:"
-        yield from (f"  {turn}" for turn in told(trace))
+        shortened = shorten(script, fails, len(played.turns), self._tries)
+        again = self._run(shortened)
+        yield f"Seed {script.seed} on {self.name} breaks rules:"
+        yield from (f"  {rule}: {story}" for rule, story in played.violations[:10])
+        yield f"Shortened, with {len(shortened.faults)} faults and {len(again.turns):,} turns:"
+        yield from (f"  {rule}: {story}" for rule, story in again.violations[:3])
+        yield from (f"  {turn}" for turn in told(again.turns))
+        yield f"Again: python -m tests.simulation --database {self.name} --only {script.seed}"
+        yield ""
 
     def row(self) -> tuple[str, ...]:
-        faults = ", ".join(f"{count:,} {fault.value}" for fault, count in self.faults.items())
-        seconds = f"{time.monotonic() - self._began:.0f}"
+        faults = "\n".join(
+            f"{fault.value}: {self._faults[fault]:,}" for fault in Fault if self._faults[fault]
+        )
+        broken = "\n".join(f"{rule}: {seeds:,} seeds" for rule, seeds in self._broken.items())
         return (
             self.name,
-            f"{self.seeds:,}",
-            f"{self.turns:,}",
+            f"{self._seeds:,}",
+            f"{self._turns:,}",
+            f"{self._messages:,}",
             faults,
-            seconds,
-            str(len(self.failures)),
+            f"{self._seconds:,.0f}",
+            broken or "none",
         )
 
 
-def play(databases: Databases, name: str, script: Script) -> Played:
-    database = databases.get(name)
-    try:
-        return run_script(database, script)
-    finally:
-        databases.give_back(database)
+HEAD = ("database", "seeds", "turns", "messages", "faults", "seconds", "broken rules")
 
 
 def told(trace: list[Turn]) -> list[Turn]:
@@ -105,11 +136,16 @@ def told(trace: list[Turn]) -> list[Turn]:
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seeds", type=int, default=100, help="how many")
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.simulation", description="Runs of many seeds, and a verdict."
+    )
+    parser.add_argument("--seeds", type=int, help="how many; by default, 1,000 or 200")
     parser.add_argument("--first", type=int, default=0, help="the first one")
     parser.add_argument("--only", type=int, action="append", help="this one; may be given again")
     parser.add_argument("--database", action="append", choices=NAMES, help="may be given again")
+    parser.add_argument(
+        "--tries", type=int, default=TRIES_MAX, help="how often a seed that fails is played shorter"
+    )
     return parser.parse_args()
 
 

@@ -28,10 +28,19 @@ __all__ = ["connect", "in_world"]
 
 RETRY_SECONDS = 3.0
 
+LOCK_SECONDS = 600.0
+"""Longer than a run takes: patience with locks is a matter of the world's time."""
+
 
 def connect(process: Process, database: Database) -> rowmq.RowMQ:
     """A client of a process. Nothing is connected to yet."""
-    options = Options(clock=NOW, notify=False, retry_for=RETRY_SECONDS, prepared_statements=False)
+    options = Options(
+        clock=NOW,
+        notify=False,
+        retry_for=RETRY_SECONDS,
+        prepared_statements=False,
+        lock_timeout=LOCK_SECONDS,
+    )
     engine = open_engine(database.url, options)
     wrap_sessions(process, database, engine.driver)
 

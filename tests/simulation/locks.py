@@ -3,10 +3,18 @@
 What a server caches is of no use here. InnoDB renews its table of transactions only when nobody has
 looked at it for a tenth of a second, so who asks more often never learns anything new; its status
 is made anew each time.
+
+When a transaction of PostgreSQL's ends, all who have waited for it wake up at once, and race. So
+that a seed does the same each time, a process of the server that waits is stopped, and goes on when
+it is its turn. That takes a server of this machine; on others, seeds are played without it.
 """
 
 import contextlib
+import os
 import re
+import signal
+from pathlib import Path
+from urllib.parse import urlsplit
 
 import psycopg
 import pymysql
@@ -22,6 +30,8 @@ class PostgresLocks:
 
     def __init__(self, url: str) -> None:
         self._connection = psycopg.connect(url, autocommit=True)
+        self._name = urlsplit(url).path[1:].encode()
+        self._stopped: set[int] = set()
 
     def waiting(self) -> dict[int, set[int]]:
         """Not by `pg_stat_activity`, which shows a wait until the one who waited has woken up."""
@@ -30,7 +40,30 @@ class PostgresLocks:
     def cancel(self, number: int) -> None:
         self._connection.execute("SELECT pg_cancel_backend(%s)", (number,))
 
+    def stop(self, number: int) -> None:
+        if self._is_of_this_machine(number):
+            os.kill(number, signal.SIGSTOP)
+            self._stopped.add(number)
+
+    def go_on(self, number: int) -> None:
+        if number in self._stopped:
+            self._stopped.discard(number)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(number, signal.SIGCONT)
+
+    def _is_of_this_machine(self, number: int) -> bool:
+        """Whether a process of that number is one of the server's, at work on our database, whose
+        name nobody else's has.
+        """
+        try:
+            title = Path(f"/proc/{number}/cmdline").read_bytes()
+        except OSError:
+            return False
+        return title.startswith(b"postgres: ") and self._name in title.split()
+
     def close(self) -> None:
+        for number in list(self._stopped):
+            self.go_on(number)
         self._connection.close()
 
 
@@ -54,6 +87,12 @@ class MySQLLocks:
     def cancel(self, number: int) -> None:
         with contextlib.suppress(pymysql.OperationalError):  # it has gone
             self._cursor.execute(f"KILL QUERY {number}")
+
+    def stop(self, number: int) -> None:
+        """Not needed: who waits for a lock is given it in turn."""
+
+    def go_on(self, number: int) -> None:
+        """It does."""
 
     def close(self) -> None:
         self._connection.close()

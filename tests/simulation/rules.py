@@ -240,9 +240,12 @@ def late_settles(history: History) -> Iterator[str]:
 
 
 def late_settles_of_jobs(history: History) -> Iterator[str]:
+    """A nack or a release that was tried twice, its first answer lost, is not refused: the job
+    comes again in any case. Had it counted, two would own the job.
+    """
     claims = by_job(history.of(Claimed))
     for end in history.of(JobSettled):
-        if end.outcome is not Outcome.OK:
+        if end.outcome is not Outcome.OK or end.kind in ("nack", "release"):
             continue
         told = f"{end.kind} of job {end.job} by {end.actor}"
         own = next((claim for claim in claims[end.job] if claim.token == end.token), None)

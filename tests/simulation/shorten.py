@@ -6,14 +6,14 @@ import msgspec
 
 from tests.simulation.world import Script
 
-__all__ = ["shorten"]
+__all__ = ["TRIES_MAX", "shorten"]
 
 TRIES_MAX = 150
 
 Fails = Callable[[Script], bool]
 
 
-def shorten(script: Script, fails: Fails, turns: int, *, tries: int = TRIES_MAX) -> Script:
+def shorten(script: Script, fails: Fails, turns: int, tries: int = TRIES_MAX) -> Script:
     """The shortest script found that fails too. `turns` is how many it takes."""
     attempts = Attempts(fails, tries)
 

@@ -344,6 +344,11 @@ BROKEN: list[tuple[rules.Rule, str, Break]] = [
     (rules.what_comes_too_late_changes_nothing, "ack of job 1 by w", changed(46, outcome=OK)),
     (
         rules.what_comes_too_late_changes_nothing,
+        "extend of job 1 by w",
+        changed(46, outcome=OK, kind="extend"),
+    ),
+    (
+        rules.what_comes_too_late_changes_nothing,
         "claimed it after that",
         happened(
             Claimed(
@@ -442,6 +447,10 @@ def test_every_rule_is_asked_and_broken_by_something() -> None:
     assert {rule for rule, _, _ in BROKEN} == set(rules.RULES)
     found = {violation.rule for _, _, broken in BROKEN for violation in rules.check(broken(GOOD))}
     assert len(found) == len(rules.RULES)
+
+
+def test_a_nack_that_was_tried_twice_is_not_refused() -> None:
+    assert rules.check(changed(46, outcome=OK, kind="nack")(GOOD)) == []
 
 
 def test_what_nobody_knows_is_allowed() -> None:

@@ -56,7 +56,9 @@ QUICK_SECONDS = 0.002
 """How long a statement may take before the server is asked whether it waits for a lock."""
 
 LOOKS = 2
-"""How often the server must say so: it may be about to end one of those who wait in a circle."""
+"""How often the server must say so at first: it may be about to end one of those who wait in a
+circle.
+"""
 
 ANSWER_SECONDS = 60.0
 """How long it may take in all."""
@@ -176,6 +178,10 @@ class Question:
         """Whether nobody waits for the answer any more: the process has died."""
         self.error: Exception | None = None
         """Why it was ended before it had its lock."""
+        self.looks = 0
+        """How often the server has said that it waits for one."""
+        self.stopped = False
+        """Whether it is kept from going on, also when it has its lock."""
 
     @property
     def answered(self) -> bool:
@@ -195,6 +201,14 @@ class Locks(Protocol):
 
     def cancel(self, number: int) -> None:
         """End the statement of a connection."""
+
+    def stop(self, number: int) -> None:
+        """Keep a connection that waits from going on, where several that have waited for one
+        transaction would race, and the server does not decide who comes first.
+        """
+
+    def go_on(self, number: int) -> None:
+        """Let a connection go on."""
 
     def close(self) -> None:
         """Ask no more."""
@@ -339,40 +353,61 @@ class World:
 
     def settle(self) -> None:
         """Wait until all who have asked the server have an answer, or wait for a lock: how quick it
-        is decides nothing.
+        is decides nothing. Those who have waited go on one after the other.
         """
-        began, looks = time.monotonic(), 0
+        began = time.monotonic()
         while True:
             self._end_left()
             open = [question for question in self.questions if not question.answered]
             if not open:
                 return
-            looks = looks + 1 if self._all_wait(open) else 0
-            if looks >= LOOKS:
+            waiting = self._look(open)
+            running = [q for q in open if not q.stopped and q.looks < LOOKS]
+            if not running and not self._has_one_go_on(open, waiting):
                 return
             if time.monotonic() > began + ANSWER_SECONDS:
                 raise NeverDone(f"no answer from the server: {', '.join(self._stories())}")
-            wait([question.future for question in open], QUICK_SECONDS, FIRST_COMPLETED)
+            wait([question.future for question in running], QUICK_SECONDS, FIRST_COMPLETED)
 
-    def _all_wait(self, open: Sequence[Question]) -> bool:
-        """Whether questions without an answer all wait for locks. Of those that wait in a circle
-        the last one is ended, which is what a server would do after a while.
-        """
+    def _look(self, open: Sequence[Question]) -> Mapping[int, set[int]]:
+        """Who waits for whom."""
         assert self.locks is not None
         waiting = self.locks.waiting()
-        if not all(q.error is None and q.session.number in waiting for q in open):
-            return False
+        for question in open:
+            waits = question.error is None and question.session.number in waiting
+            question.looks = question.looks + 1 if waits else 0
+        return waiting
+
+    def _has_one_go_on(self, open: Sequence[Question], waiting: Mapping[int, set[int]]) -> bool:
+        """Have one of those who have waited go on, if any has its lock by now. Of those that wait
+        in a circle the last one is ended, which is what a server would do after a while.
+        """
+        assert self.locks is not None
         for question in reversed(open):
             if waits_in_circle(question.session.number, waiting):
                 self.cancel(question, Deadlock("those who wait for each other wait in a circle"))
-                return False
-        return True
+                return True
+        for question in open:
+            if not question.stopped:
+                question.stopped = True
+                self.locks.stop(question.session.number)
+        for question in open:
+            if not question.looks:
+                self._let_go_on(question)
+                return True
+        return False
+
+    def _let_go_on(self, question: Question) -> None:
+        assert self.locks is not None
+        question.stopped = False
+        self.locks.go_on(question.session.number)
 
     def cancel(self, question: Question, error: Exception) -> None:
         """End a statement that waits for a lock."""
         assert self.locks is not None
         question.error = error
         self.locks.cancel(question.session.number)
+        self._let_go_on(question)
 
     def _end_left(self) -> None:
         """Close the connections of the dead whose statements have ended."""
