@@ -37,19 +37,16 @@ def main() -> None:
     logging.getLogger("rowmq").setLevel(logging.CRITICAL)
     # PyMySQL reads all authorities that the machine trusts for each connection, which takes long.
     os.environ["SSL_CERT_FILE"] = os.devnull
-    tallies = [play_all(name, options) for name in options.database or NAMES]
+    console = Console(width=None if sys.stdout.isatty() else 120)
+    tallies = [play_all(name, options, console) for name in options.database or NAMES]
     table = Table(*HEAD)
     for tally in tallies:
         table.add_row(*tally.row())
-    console = Console(width=None if sys.stdout.isatty() else 120)
-    for tally in tallies:
-        for story in tally.stories:
-            console.print(story, markup=False, highlight=False, soft_wrap=True)
     console.print(table)
-    sys.exit(1 if any(tally.stories for tally in tallies) else 0)
+    sys.exit(1 if any(tally.failed for tally in tallies) else 0)
 
 
-def play_all(name: str, options: argparse.Namespace) -> "Tally":
+def play_all(name: str, options: argparse.Namespace, console: Console) -> "Tally":
     """All seeds on one database."""
     count = options.seeds or SEEDS.get(name, SEEDS_OF_SERVERS)
     seeds = options.only or range(options.first, options.first + count)
@@ -59,7 +56,8 @@ def play_all(name: str, options: argparse.Namespace) -> "Tally":
         with databases.stack:
             tally = Tally(name, databases, options.tries)
             for seed in track(seeds, description=name, console=Console(stderr=True)):
-                tally.play(seed)
+                for line in tally.play(seed):
+                    console.print(line, markup=False, highlight=False, soft_wrap=True)
             return tally
 
 
@@ -68,8 +66,8 @@ class Tally:
 
     def __init__(self, name: str, databases: Databases, tries: int) -> None:
         self.name = name
-        self.stories: list[str] = []
-        """What is to be told of each seed that breaks a rule."""
+        self.failed = 0
+        """How many seeds break a rule."""
         self._databases = databases
         self._tries = tries
         self._seeds = self._turns = self._messages = 0
@@ -78,7 +76,8 @@ class Tally:
         self._began = time.monotonic()
         self._seconds = 0.0
 
-    def play(self, seed: int) -> None:
+    def play(self, seed: int) -> Iterator[str]:
+        """Play a seed. Tells what is wrong with it."""
         script = script_of(seed)
         played = self._run(script)
         self._seeds += 1
@@ -87,7 +86,8 @@ class Tally:
         self._faults.update(turn.fault for turn in played.turns if turn.fault is not None)
         if played.violations:
             self._broken.update({violation.rule for violation in played.violations})
-            self.stories.append("\n".join(self._story(script, played)))
+            self.failed += 1
+            yield from self._story(script, played)
         self._seconds = time.monotonic() - self._began
 
     def _run(self, script: Script) -> Played:
@@ -108,7 +108,7 @@ class Tally:
         yield f"Shortened, with {len(shortened.faults)} faults and {len(again.turns):,} turns:"
         yield from (f"  {rule}: {story}" for rule, story in again.violations[:3])
         yield from (f"  {turn}" for turn in told(again.turns))
-        yield f"Again: python -m tests.simulation --database {self.name} --only {script.seed}"
+        yield f"Again: make simulate DATABASE={self.name} ONLY={script.seed}"
         yield ""
 
     def row(self) -> tuple[str, ...]:

@@ -340,6 +340,7 @@ class World:
                 self.highest = max(self.highest, self.clock)
                 self.clocks[-1] = self.clock
             self._resume(actor, fault)
+        self.settle()
 
     def _resume(self, actor: Actor, fault: Fault | None) -> None:
         actor.switch(fault)
@@ -349,7 +350,6 @@ class World:
             self.actors.remove(actor)
         if actor.error is not None:
             raise actor.error
-        self.settle()
 
     def settle(self) -> None:
         """Wait until all who have asked the server have an answer, or wait for a lock: how quick it
