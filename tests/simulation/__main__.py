@@ -6,6 +6,7 @@ A seed that breaks a rule is told with its shortened script, and can be run agai
 """
 
 import argparse
+import contextlib
 import logging
 import os
 import sys
@@ -55,9 +56,10 @@ def play_all(name: str, options: argparse.Namespace, console: Console) -> "Tally
         databases = Databases(Path(home))
         with databases.stack:
             tally = Tally(name, databases, options.tries)
-            for seed in track(seeds, description=name, console=Console(stderr=True)):
-                for line in tally.play(seed):
-                    console.print(line, markup=False, highlight=False, soft_wrap=True)
+            with contextlib.suppress(KeyboardInterrupt):  # what was played so far is told
+                for seed in track(seeds, description=name, console=Console(stderr=True)):
+                    for line in tally.play(seed):
+                        console.print(line, markup=False, highlight=False, soft_wrap=True)
             return tally
 
 

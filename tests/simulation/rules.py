@@ -7,7 +7,8 @@ allowed: a rule speaks up only where no order of events explains what was seen.
 
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from tests.simulation.history import (
@@ -197,12 +198,23 @@ def locks_of_two(history: History) -> Iterator[str]:
     for settle in history.of(JobSettled):
         settles[settle.job].append(settle)
     for job, claims in by_job(history.of(Claimed)).items():
-        in_order = sorted(claims, key=lambda claim: claim.now)
-        for first, second in itertools.pairwise(in_order):
-            if updated_after(first, [put for put in puts if not second.before(put)]):
-                continue  # which makes the first one void
-            if second.now < held_until(first, second, settles[job]):
-                yield f"{second.actor} claimed job {job}, which {first.actor} had locked"
+        for one, other in itertools.combinations(claims, 2):
+            follows = partial(may_follow, settles=settles[job], puts=puts)
+            if not follows(one, other) and not follows(other, one):
+                yield f"{other.actor} claimed job {job}, which {one.actor} had locked"
+
+
+def may_follow(
+    first: Claimed, second: Claimed, settles: Sequence[JobSettled], puts: Sequence[Put]
+) -> bool:
+    """Whether a job could be claimed a second time, when the first claim had been made."""
+    if second.before(first):
+        return False
+    if updated_after(first, [put for put in puts if not second.before(put)]):
+        return True  # which makes the first one void
+    if any(s.token == first.token and s.ends and s.outcome is Outcome.OK for s in settles):
+        return False  # it was done with under the first one
+    return second.now >= held_until(first, second, settles)
 
 
 def held_until(first: Claimed, second: Claimed, settles: Iterable[JobSettled]) -> int:

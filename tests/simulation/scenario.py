@@ -59,6 +59,9 @@ PERIOD_SECONDS = 5.0
 PUBLISHES, PUTS = 6, 5
 """How many rounds each publisher, and each producer, makes."""
 
+LEAVE_RATE = 0.05
+"""After what part of its polls a subscriber leaves, and comes again."""
+
 FAULT_STEPS, FAULT_RATE = 20_000, 0.01
 """At what part of the first turns something goes wrong."""
 
@@ -212,29 +215,32 @@ class Run:
 
     def _consume(self, group: str, process: Process) -> None:
         mq, chance = connect(process, self.database), self._chance_of(process)
-        sub = self._insist(
-            lambda: mq.subscribe(
-                TOPIC,
-                group=group,
-                name=process.name,
-                strict=GROUPS[group],
-                lease_duration=LEASE_SECONDS,
-                visibility=VISIBILITY_SECONDS,
-                max_attempts=30,
-                backoff=RETRY,
-            )
-        )
         while not self._over:
-            began = self.world.step
-            try:
-                deliveries = sub.poll(max=chance.randint(1, 4), timeout=1.0)
-            except TransientError:
-                continue
-            for place in range(len(deliveries)):
-                self._note_delivery(group, deliveries[place], began)
-            while deliveries:  # what is kept of a strict group is not delivered again
-                self._handle(mq, group, deliveries.pop(0), chance)
-        sub.close()
+            sub = self._insist(
+                lambda: mq.subscribe(
+                    TOPIC,
+                    group=group,
+                    name=process.name,
+                    strict=GROUPS[group],
+                    lease_duration=LEASE_SECONDS,
+                    visibility=VISIBILITY_SECONDS,
+                    max_attempts=30,
+                    backoff=RETRY,
+                )
+            )
+            while not self._over and (self.world.calm or chance.random() > LEAVE_RATE):
+                with contextlib.suppress(TransientError):
+                    self._poll(mq, group, sub, chance)
+            with contextlib.suppress(TransientError):
+                sub.close()
+
+    def _poll(self, mq: rowmq.RowMQ, group: str, sub: Any, chance: random.Random) -> None:
+        began = self.world.step
+        deliveries = sub.poll(max=chance.randint(1, 4), timeout=1.0)
+        for place in range(len(deliveries)):
+            self._note_delivery(group, deliveries[place], began)
+        while deliveries:  # what is kept of a strict group is not delivered again
+            self._handle(mq, group, deliveries.pop(0), chance)
 
     def _note_delivery(self, group: str, delivery: Any, began: int) -> None:
         self._note(

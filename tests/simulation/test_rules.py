@@ -308,6 +308,7 @@ BROKEN: list[tuple[rules.Rule, str, Break]] = [
         ),
     ),
     (rules.nobody_owns_what_another_owns, "v claimed job 1", changed(44, now=1199)),
+    (rules.nobody_owns_what_another_owns, "v claimed job 1", changed(44, began=40, now=1000)),
     (
         rules.what_comes_too_late_changes_nothing,
         "ack of Place",
@@ -451,6 +452,39 @@ def test_every_rule_is_asked_and_broken_by_something() -> None:
 
 def test_a_nack_that_was_tried_twice_is_not_refused() -> None:
     assert rules.check(changed(46, outcome=OK, kind="nack")(GOOD)) == []
+
+
+def test_claims_whose_order_nobody_knows_may_have_been_one_after_the_other() -> None:
+    """Of two claims that were under way at once, one was made when the other had been let go."""
+    claim = Claimed(
+        actor="u",
+        began=52,
+        ended=60,
+        queue="reports",
+        job=3,
+        mark="t1",
+        token=95,
+        now=1230,
+        until=1330,
+    )
+    assert rules.check(happened(claim)(GOOD)) != []
+    let_go = all_of(
+        changed(56, kind="release"),
+        happened(
+            claim,
+            JobSettled(
+                actor="u",
+                began=61,
+                ended=62,
+                queue="reports",
+                job=3,
+                token=95,
+                kind="ack",
+                outcome=OK,
+            ),
+        ),
+    )
+    assert rules.check(let_go(GOOD)) == []
 
 
 def test_what_nobody_knows_is_allowed() -> None:
