@@ -103,10 +103,10 @@ class Tally:
         def fails(shorter: Script) -> bool:
             return bool(self._run(shorter).violations)
 
-        shortened = shorten(script, fails, len(played.turns), self._tries)
-        again = self._run(shortened)
         yield f"Seed {script.seed} on {self.name} breaks rules:"
         yield from (f"  {rule}: {story}" for rule, story in played.violations[:10])
+        shortened = shorten(script, fails, len(played.turns), self._tries)
+        again = self._run(shortened)
         yield f"Shortened, with {len(shortened.faults)} faults and {len(again.turns):,} turns:"
         yield from (f"  {rule}: {story}" for rule, story in again.violations[:3])
         yield from (f"  {turn}" for turn in told(again.turns))

@@ -20,6 +20,7 @@ import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
+from contextlib import ExitStack
 from enum import Enum
 from typing import Any, NamedTuple, Protocol
 
@@ -490,10 +491,11 @@ class World:
             raise Killed
 
     def kill_all(self, processes: Iterable[Process]) -> None:
-        """End what is left of a run."""
-        for process in processes:
-            self._bury(process)
-        self.settle()
+        """End what is left of a run: all of it, also if some of it fails at that."""
+        with ExitStack() as stack:
+            stack.callback(self.settle)
+            for process in processes:
+                stack.callback(self._bury, process)
 
 
 def waits_in_circle(number: int, waiting: Mapping[int, set[int]]) -> bool:
