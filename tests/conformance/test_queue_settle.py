@@ -819,6 +819,30 @@ async def test_a_settle_that_was_not_done_is_not_taken_for_what_another_has_done
     assert contents(database) == before
 
 
+@on_servers  # in SQLite, nobody writes while a transaction does
+@pytest.mark.parametrize("way", ["ack", "reject", "extend"])
+@pytest.mark.parametrize("losses", [0, 1])
+async def test_what_was_given_back_is_lost_also_while_its_lock_stays_for_a_busy_key(
+    mq: Any, database: Database, monkeypatch: pytest.MonkeyPatch, way: str, losses: int
+) -> None:
+    """It has left the lock as if it were settled, but its owner has not settled it."""
+    q = mq.queue("q")
+    for key in ("busy", None):
+        await q.put(1, key=key)
+    jobs = await q.try_poll_many(9)
+    (plain,) = [job for job in jobs if job.key is None]
+    expire(database)
+    async with mq.transaction() as tx:
+        await tx.queue("q").offer_or_update("busy", 2)
+        assert [job.id for job in await q.try_poll_many(9)] == [plain.id]
+        with monkeypatch.context() as broken:
+            lost = lose_answers(broken, times=losses)
+            with pytest.raises(errors.StaleLease):
+                await WAYS[way](plain)
+            assert len(lost) == losses
+    assert await counted(q) == {"processing": 1, "pending": 1}
+
+
 # --- states, step by step -------------------------------------------------------------------------
 
 

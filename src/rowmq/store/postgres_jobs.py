@@ -177,6 +177,7 @@ class PostgresSettles(Settles):
                     outcomes.append(stale(settle))
                 else:
                     outcomes.append(refused(settle) if known[settle.position] == "1" else None)
+        yield from self.explain(settles, outcomes)
         return outcomes
 
 

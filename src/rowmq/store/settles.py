@@ -119,6 +119,7 @@ class Settles:
             yield from self.apply(valid, held, keys, keeps)
         if again:
             yield from self.forgive(settles, outcomes)
+        yield from self.explain(settles, outcomes)
         return outcomes
 
     def settle_or_raise(
@@ -267,11 +268,22 @@ class Settles:
         """
         for place, settle in enumerate(settles):
             outcome = outcomes[place]
-            done = settle.kind in (Kind.NACK, Kind.RELEASE) or isinstance(outcome, AlreadySettled)
+            done = settle.kind in (Kind.NACK, Kind.RELEASE)
             if outcome is not None and not done and settle.kind is not Kind.EXTEND:
                 done = yield from self.is_done(settle)
             if done:
                 outcomes[place] = None
+
+    def explain(
+        self, settles: Sequence[Settle], outcomes: list[Exception | None]
+    ) -> Operation[None]:
+        """A job that has left its lock was settled; or it was given back, and the lock stayed for
+        others whose keys were busy.
+        """
+        for place, settle in enumerate(settles):
+            left = isinstance(outcomes[place], AlreadySettled)
+            if left and not (yield from self.was_settled(settle)):
+                outcomes[place] = stale(settle)
 
     def was_settled(self, settle: Settle) -> Operation[bool]:
         """Whether the attempt at a job has an end: the job is done, or it was nacked."""
