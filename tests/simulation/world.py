@@ -110,12 +110,15 @@ class Script(msgspec.Struct, frozen=True, kw_only=True):
     """The steps at which something goes wrong."""
     switches: frozenset[int] | None = None
     """The steps at which it may be another one's turn than before; None is all."""
+    steady: bool = False
+    """Whether nobody sets the clock: then it is known which ticks there must be."""
 
     @classmethod
     def of(cls, seed: int, *, steps: int, rate: float) -> "Script":
-        """A script with faults at some of its first steps."""
+        """A script with faults at some of its first steps; every other one is steady."""
         chance = random.Random(f"{seed}")
-        return cls(seed=seed, faults=frozenset(s for s in range(steps) if chance.random() < rate))
+        faults = frozenset(step for step in range(steps) if chance.random() < rate)
+        return cls(seed=seed, faults=faults, steady=seed % 2 == 0)
 
     def chance(self, step: int, what: str) -> random.Random:
         return random.Random(f"{self.seed} {step} {what}")
@@ -123,7 +126,8 @@ class Script(msgspec.Struct, frozen=True, kw_only=True):
     def fault(self, step: int) -> Fault | None:
         if step not in self.faults:
             return None
-        return self.chance(step, "fault").choice(list(Fault))
+        kinds = [kind for kind in Fault if not (self.steady and kind is Fault.CLOCK)]
+        return self.chance(step, "fault").choice(kinds)
 
     def may_switch(self, step: int) -> bool:
         return self.switches is None or step in self.switches
@@ -358,8 +362,8 @@ class World:
         """
         began = time.monotonic()
         while True:
-            self._end_left()
             open = [question for question in self.questions if not question.answered]
+            self._end_left()  # after the look: who is answered from now on is seen the next time
             if not open:
                 return
             waiting = self._look(open)
