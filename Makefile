@@ -11,6 +11,7 @@ PARALLEL := --numprocesses=3 --dist=worksteal
 .DEFAULT_GOAL := help
 .PHONY: help demo check test bench bench-spark mutants models docs format clean
 .PHONY: help demo check test bench bench-spark simulate docs format clean
+.PHONY: help demo check test bench bench-spark chaos docs format clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -42,6 +43,8 @@ models: $(READY) ## Compare topics, queues and schedules with their models, in E
 simulate: $(READY) ## Play seeds on real databases, statement by statement: SEEDS=, DATABASE=, ONLY=
 	@$(BIN)/python -m tests.simulation $(addprefix --database ,$(DATABASE)) \
 		$(addprefix --seeds ,$(SEEDS)) $(addprefix --only ,$(ONLY))
+chaos: $(READY) ## Kill, stop and starve real processes and servers, and judge; FAULT=, DATABASE=, SECONDS=
+	@$(BIN)/python -m tests.chaos $(FAULT:%=--fault %) $(DATABASE:%=--database %) $(SECONDS:%=--seconds %)
 
 # The warning that is turned off is about a future MkDocs, not about these pages; all others are errors.
 docs: $(READY) ## Build the documentation into site/, with every warning an error
