@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from rowmq import Message, errors
+from rowmq.store.statement import Statement
 from tests.choices import on_servers
 from tests.conftest import Connect
 from tests.consuming import (
@@ -26,6 +27,7 @@ from tests.consuming import (
 )
 from tests.crash import core_of, crash, expire, stop
 from tests.databases import Database
+from tests.working import on_one
 
 
 async def partitions(mq: Any, count: int, *, each: int = 1) -> list[str]:
@@ -394,3 +396,22 @@ async def test_while_subscribers_come_and_go_every_message_is_handled_once_and_i
     assert set(tries) == {1}
     assert seen == {key: list(range(25)) for key in keys}
     assert await lag(mq) == 0
+
+
+@on_one
+async def test_who_waited_for_partitions_looks_again_as_soon_as_ever(mq: Any) -> None:
+    """What it had to wait for others says nothing about what a look costs."""
+    await partitions(mq, 3)
+    waited = []
+
+    def wait(statement: Statement) -> None:
+        if statement.name == "leases.acquire":
+            waited.append(statement)
+            time.sleep(0.3)
+
+    mq._driver.observers.append(wait)
+    async with subscribe(mq, discovery_interval=0.5) as sub:
+        sharing = core_of(sub).sharing
+        await eventually(lambda: len(sub.owned) == 3 and sharing.due_at > sharing._last_at)
+        assert waited
+        assert sharing.due_at - sharing._last_at < 10 * 0.5

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 __all__ = ["Sharing"]
 
 LOAD_FACTOR = 20
-"""A survey that takes long is made less often: at most one part in so many of the time."""
+"""A survey that takes long is made less often: at most one part in so many of the time. What comes
+after it does not count: to take what is free may mean to wait for others, or for a server.
+"""
 
 SLOWER_MAX = 10
 """But at most so many times less often than usual: somebody may have died meanwhile."""
@@ -37,6 +39,8 @@ class Sharing:
         self.subscription = subscription
         self.due_at = 0.0
         self._last_at = 0.0
+        self._took = 0.0
+        self._usually = 0.0
         self._newest = -1
         self._adopt_at = 0.0
         self._adopt_until = 0.0
@@ -58,7 +62,6 @@ class Sharing:
 
     def tend(self, member: Member) -> Steps[None]:
         """Take what is missing to a fair share, or give up what is too much."""
-        began = time.monotonic()
         survey = yield from self._survey(member)
         if survey.alive:
             yield from self._balance(member, survey)
@@ -67,7 +70,7 @@ class Sharing:
             self.subscription.expired = True
         ended = self._last_at = time.monotonic()
         options = self.subscription.options
-        slow = min(LOAD_FACTOR * (ended - began), SLOWER_MAX * options.discovery_interval)
+        slow = min(LOAD_FACTOR * self._usually, SLOWER_MAX * options.discovery_interval)
         pause = max(options.discovery_interval, slow)
         # One who has expired looks again at once, as somebody new.
         self.due_at = ended + (pause if survey.alive else 0.0)
@@ -76,9 +79,7 @@ class Sharing:
         """Look, after having freed what dead subscribers owned and taken in new partitions."""
         subscription = self.subscription
         leases, run = subscription.leases, subscription.flavour.run
-        survey: Survey = yield partial(
-            run, partial(leases.survey, member, subscription.options.topic)
-        )
+        survey = yield from self._look(member)
         again = False
         if survey.dead and survey.alive:
             yield partial(run, partial(leases.sweep, member.group_id, survey.dead))
@@ -88,8 +89,20 @@ class Sharing:
             yield partial(run, partial(leases.adopt, topic, member.group_id))
             again = True
         if again:
-            survey = yield partial(run, partial(leases.survey, member, subscription.options.topic))
+            survey = yield from self._look(member)
         return survey
+
+    def _look(self, member: Member) -> Steps[Survey]:
+        """Look, and see how long that takes: as the shorter of two, since one may have waited for a
+        server that was away.
+        """
+        subscription = self.subscription
+        survey = partial(subscription.leases.survey, member, subscription.options.topic)
+        began = time.monotonic()
+        seen: Survey = yield partial(subscription.flavour.run, survey)
+        took = time.monotonic() - began
+        self._usually, self._took = min(self._took, took), took
+        return seen
 
     def _must_adopt(self, newest: int) -> bool:
         """Whether to look for partitions that the group has no place in.
