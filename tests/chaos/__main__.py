@@ -9,6 +9,7 @@ import argparse
 import os
 import random
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -32,6 +33,7 @@ TABLE_WIDTH = 140
 def main() -> None:
     # PyMySQL reads all authorities that the machine trusts for each connection; none is needed.
     os.environ.setdefault("SSL_CERT_FILE", os.devnull)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     options = arguments()
     told = Console(stderr=True)
     folder = Path(tempfile.mkdtemp(prefix="rowmq-chaos-"))

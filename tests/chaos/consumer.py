@@ -100,8 +100,9 @@ class Consumer:
 def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     url, path = sys.argv[1:]
+    record = Record(path)
     with rowmq.connect(url, pool_size=4, retry_for=2, lock_timeout=5) as mq:
-        consumer = Consumer(mq, Record(path))
+        consumer = Consumer(mq, record)
         signal.signal(signal.SIGTERM, consumer.stop)
         sub = mq.subscribe(
             TOPIC,

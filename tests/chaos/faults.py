@@ -142,6 +142,7 @@ class Fault(NamedTuple):
     do: Callable[[Stage, float], None]
     where: Callable[[Place], bool] = anywhere
     seconds: float = 6.0
+    on_small_disk: bool = False
 
 
 FAULTS = {
@@ -155,7 +156,7 @@ FAULTS = {
         Fault("cut", cut, over_a_network),
         Fault("delay", delayed, over_a_network),
         Fault("silence", silent, over_a_network),
-        Fault("full", full, in_a_file),
+        Fault("full", full, in_a_file, on_small_disk=True),
         Fault("snapshot", snapshot, seconds=60.0),
         Fault("scheduler", unscheduled),
         Fault("connections", crowded, over_a_network),

@@ -50,8 +50,9 @@ class Place:
         return self.database.url
 
     @contextlib.contextmanager
-    def fresh(self) -> Iterator[None]:
-        """A migrated, empty database, for a trial."""
+    def fresh(self, *, small: bool = False) -> Iterator[None]:
+        """A migrated, empty database, for a trial; a file on a small disk, if that is asked for."""
+        assert not small, "only a file is on a disk that can be chosen"
         self.database = self._create()
         try:
             with rowmq.connect(self.database.url) as mq:
@@ -77,16 +78,23 @@ class Place:
 
 
 class SQLitePlace(Place):
-    """A file, in a folder that may be a small disk of its own."""
+    """A file, in a folder, or on a small disk of its own."""
 
     name = "sqlite"
 
-    def __init__(self, folder: Path, *, is_a_disk: bool = False) -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.is_a_disk = is_a_disk
+        self.disk: Path | None = None
+
+    @contextlib.contextmanager
+    def fresh(self, *, small: bool = False) -> Iterator[None]:
+        with contextlib.ExitStack() as stack:
+            self.disk = stack.enter_context(small_disk(self.folder)) if small else None
+            stack.enter_context(super().fresh())
+            yield
 
     def _create(self) -> Database:
-        return SQLiteDatabase(self.folder)
+        return SQLiteDatabase(self.disk or self.folder)
 
     def _drop(self) -> None:
         assert isinstance(self.database, SQLiteDatabase)
@@ -103,11 +111,11 @@ class SQLitePlace(Place):
     @contextlib.contextmanager
     def full(self, pids: Iterable[int]) -> Iterator[None]:
         """Leave no room to write: on the disk, or to processes if it is not the file's own."""
-        if not self.is_a_disk:
+        if self.disk is None:
             with limited(pids, self._largest() + ROOM_BYTES):
                 yield
             return
-        ballast = self.folder / "ballast"
+        ballast = self.disk / "ballast"
         try:
             fill(ballast)
             yield
@@ -115,7 +123,9 @@ class SQLitePlace(Place):
             ballast.unlink(missing_ok=True)
 
     def _largest(self) -> int:
-        return max(path.stat().st_size for path in self.folder.iterdir())
+        assert isinstance(self.database, SQLiteDatabase)
+        files = self.folder.glob(f"{self.database.path.name}*")
+        return max(path.stat().st_size for path in files)
 
 
 def fill(path: Path) -> None:
@@ -126,8 +136,8 @@ def fill(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def small_disk(folder: Path) -> Iterator[SQLitePlace]:
-    """A file on a small disk of its own, which is in memory, if this account may have one."""
+def small_disk(folder: Path) -> Iterator[Path | None]:
+    """A small disk, which is in memory, if this account may have one."""
     disk = Path(tempfile.mkdtemp(prefix="disk-", dir=folder))
     command = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "none", str(disk)]
     try:
@@ -135,7 +145,7 @@ def small_disk(folder: Path) -> Iterator[SQLitePlace]:
     except FileNotFoundError:
         mounted = False
     try:
-        yield SQLitePlace(disk, is_a_disk=mounted)
+        yield disk if mounted else None
     finally:
         if mounted:
             subprocess.run(["umount", str(disk)], check=True)
@@ -249,8 +259,7 @@ class MySQLPlace(ServerPlace):
 def open_place(name: str, folder: Path) -> Iterator[Place]:
     """A database of a kind, for one trial after the other."""
     if name == "sqlite":
-        with small_disk(folder) as place:
-            yield place
+        yield SQLitePlace(folder)
         return
     with contextlib.ExitStack() as stack:
         enter = stack.enter_context

@@ -105,8 +105,9 @@ class Publisher:
 
 def main() -> None:
     url, path = sys.argv[1:]
+    record = Record(path)
     with rowmq.connect(url, pool_size=2, retry_for=2, lock_timeout=5) as mq:
-        publisher = Publisher(mq, Record(path))
+        publisher = Publisher(mq, record)
         signal.signal(signal.SIGTERM, publisher.stop)
         publisher.run()
 

@@ -5,8 +5,10 @@ may take effect is written down before it is done, and again when it is known wh
 later line of the same number replaces the earlier one. So nothing happens that nobody has told.
 """
 
+import ctypes
 import itertools
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -31,6 +33,7 @@ from tests.simulation.history import (
 __all__ = ["READY", "Reader", "Record"]
 
 READY = "ready"
+PR_SET_PDEATHSIG = 1
 
 KINDS = {
     kind.__name__: kind
@@ -44,6 +47,8 @@ class Record:
     """A file that one participant appends to; safe from any thread."""
 
     def __init__(self, path: str) -> None:
+        # Nobody takes part in a trial that is over, however it ended.
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         self.actor = Path(path).stem
         self.born = time.monotonic_ns()
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)

@@ -13,13 +13,13 @@ from tests.chaos.record import Record
 def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     url, path = sys.argv[1:]
-    stopping = threading.Event()
+    record, stopping = Record(path), threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())
     with rowmq.connect(url, pool_size=2, retry_for=2) as mq:
         mq.cron.install_periodic(
             SCHEDULE, PERIOD_SECONDS, queue=TICKS, payload=SCHEDULE, catch_up="all"
         )
-        Record(path).ready()
+        record.ready()
         stopping.wait()
 
 

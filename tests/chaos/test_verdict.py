@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from tests.chaos.load import AUDIT, BILLING, LEDGER, MAIL, OUTBOX, PARCELS, SCHEDULE, TICKS, TOPIC
-from tests.chaos.verdict import Verdict, history_of, judge
+from tests.chaos.verdict import CLOCK_NS, Verdict, history_of, judge
 from tests.simulation.history import (
     Claimed,
     Delivered,
@@ -58,7 +58,7 @@ def jobs() -> list[Event]:
     for id, (queue, mark) in enumerate(
         [(PARCELS, LINE[0]), (PARCELS, LINE[1]), (MAIL, "j1"), (TICKS, "tick 5")], start=1
     ):
-        at = 100 * id
+        at = 100 * id * CLOCK_NS
         if queue != TICKS:
             events.append(
                 Put(actor="p", began=at, ended=at + 1, queue=queue, mark=mark, outcome=OK)
@@ -191,9 +191,12 @@ def test_messages_that_were_reordered_are_caught() -> None:
 
 
 def test_a_job_that_overtook_another_of_its_line_is_caught() -> None:
-    early = changed({"began": 102, "ended": 102}, EVENTS, Put, mark=LINE[1])
-    early = changed({"began": 103, "ended": 103}, early, Claimed, mark=LINE[1])
-    verdict = verdict_of(early)
+    put, claimed = 110 * CLOCK_NS, 115 * CLOCK_NS
+    early = changed({"began": put, "ended": put}, EVENTS, Put, mark=LINE[1])
+    early = changed({"began": claimed, "ended": claimed}, early, Claimed, mark=LINE[1])
+    assert verdict_of(early).good
+    late = {"began": 120 * CLOCK_NS, "ended": 120 * CLOCK_NS}
+    verdict = verdict_of(changed(late, early, JobSettled, job=1))
     assert (verdict.out_of_order, verdict.lost) == (1, 0)
 
 

@@ -35,7 +35,7 @@ def try_fault(
 ) -> Verdict:
     """What comes of a fault on a database, where there are so many of each role."""
     verdict = Verdict(fault=fault.name, database=place.name)
-    with place.fresh():
+    with place.fresh(small=fault.on_small_disk):
         records = Path(tempfile.mkdtemp(prefix=f"{place.name}-{fault.name}-", dir=folder))
         with Cast(records, place.url, count) as cast:
             stage = Stage(cast, place, random.Random(seed))

@@ -43,6 +43,10 @@ COLUMNS = {
 """Where a broken rule is counted; all others are told among what else is wrong."""
 
 
+CLOCK_NS = 1_000_000
+"""SQLite's clock counts milliseconds."""
+
+
 class Verdict(msgspec.Struct, kw_only=True):
     """The row of a trial in the table."""
 
@@ -121,7 +125,9 @@ def what_was_committed_together_is_there_together(history: History) -> Iterator[
 
 
 def lines_are_kept(history: History) -> Iterator[str]:
-    """A job of a line is claimed when all that were put before it are done."""
+    """A job of a line is claimed when all that were put before it are done: at an earlier time of
+    the database's clock, since at the same time ids decide.
+    """
     ids = {job.mark: job.id for job in history.final.jobs}
     done: dict[int, int] = {}
     for settled in history.of(JobSettled):
@@ -132,7 +138,9 @@ def lines_are_kept(history: History) -> Iterator[str]:
         claims[claimed.mark].append(claimed)
     for puts in lines(history):
         for first, second in itertools.combinations(puts, 2):
-            if first.mark not in ids or not first.before(second):
+            if first.mark not in ids or first.ended is None:
+                continue
+            if first.ended + CLOCK_NS >= second.began:
                 continue
             end = done.get(ids[first.mark])
             for claimed in claims[second.mark]:
