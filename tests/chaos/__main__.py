@@ -37,6 +37,7 @@ def main() -> None:
     options = arguments()
     told = Console(stderr=True)
     folder = Path(tempfile.mkdtemp(prefix="rowmq-chaos-"))
+    told.print(f"seed {options.seed}", highlight=False)
     verdicts = []
     for verdict in trials(options, folder):
         verdicts.append(verdict)
