@@ -82,16 +82,14 @@ def cut(stage: Stage, seconds: float) -> None:
 
 def delayed(stage: Stage, seconds: float) -> None:
     """Whatever is sent takes up to a tenth of a second."""
-    stage.server.proxy.delay_seconds = 0.1
-    time.sleep(seconds)
-    stage.server.proxy.delay_seconds = 0.0
+    with stage.server.proxy.delaying(0.1):
+        time.sleep(seconds)
 
 
 def silent(stage: Stage, seconds: float) -> None:
     """Every second connection is silent for longer than leases last; then all comes late."""
-    stage.server.proxy.stall()
-    time.sleep(max(seconds, BEYOND_SECONDS))
-    stage.server.proxy.flow()
+    with stage.server.proxy.silent():
+        time.sleep(max(seconds, BEYOND_SECONDS))
 
 
 def full(stage: Stage, seconds: float) -> None:

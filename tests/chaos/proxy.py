@@ -11,6 +11,7 @@ import random
 import socket
 import struct
 import threading
+from collections.abc import Iterator
 from typing import Self
 
 __all__ = ["HOST", "Proxy"]
@@ -26,8 +27,7 @@ class Proxy:
     def __init__(self, server_port: int) -> None:
         self.server_port = server_port
         self.port = 0
-        self.delay_seconds = 0.0
-        """At most how long each piece is under way."""
+        self._delay_seconds = 0.0
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
         self._numbers = itertools.count()
@@ -55,13 +55,23 @@ class Proxy:
         """Reset all connections."""
         self._loop.call_soon_threadsafe(self._cut)
 
-    def stall(self) -> None:
-        """Let every second connection be silent, also new ones."""
-        self._loop.call_soon_threadsafe(self._stall)
+    @contextlib.contextmanager
+    def delaying(self, seconds: float) -> Iterator[None]:
+        """Let each piece be under way for up to so long."""
+        self._delay_seconds = seconds
+        try:
+            yield
+        finally:
+            self._delay_seconds = 0.0
 
-    def flow(self) -> None:
-        """Deliver what was withheld."""
-        self._loop.call_soon_threadsafe(self._flow)
+    @contextlib.contextmanager
+    def silent(self) -> Iterator[None]:
+        """Let every second connection be silent, also new ones, and then deliver what was said."""
+        self._loop.call_soon_threadsafe(self._stall)
+        try:
+            yield
+        finally:
+            self._loop.call_soon_threadsafe(self._flow)
 
     # --- in its thread ----------------------------------------------------------------------------
 
@@ -111,8 +121,8 @@ class Proxy:
     ) -> None:
         with contextlib.suppress(OSError):
             while data := await reader.read(CHUNK_BYTES):
-                if self.delay_seconds:
-                    await asyncio.sleep(random.uniform(0, self.delay_seconds))
+                if self._delay_seconds:
+                    await asyncio.sleep(random.uniform(0, self._delay_seconds))
                 while number % 2 and self._stalled is not None:
                     await self._stalled.wait()
                 writer.write(data)
