@@ -21,8 +21,8 @@ __all__ = ["Cast", "Player", "until"]
 
 ROOT = Path(__file__).parents[2]
 LOOK_SECONDS = 0.05
-WAIT_SECONDS_MAX = 90.0
-STOP_SECONDS_MAX = 60.0
+WAIT_SECONDS_MAX = 180.0
+STOP_SECONDS_MAX = 90.0
 
 ROLES = ("publisher", "worker", "consumer", "scheduler")
 
