@@ -7,6 +7,7 @@ when reading turns the JSON back into it.
 """
 
 import math
+import re
 from collections.abc import Iterator, Mapping
 from enum import IntEnum
 from functools import lru_cache
@@ -31,6 +32,11 @@ __all__ = [
 ]
 
 ERROR_CHARS_MAX = 16_000
+
+DEPTH_MAX = 200
+"""How many lists and objects may be within each other: every reader can follow these, however much
+of its stack is in use already.
+"""
 
 
 class Encoding(IntEnum):
@@ -60,11 +66,14 @@ def encode(payload: Any) -> Encoded:
         if isinstance(payload, str):
             return Encoded(payload.encode(), Encoding.TEXT)
         if type(payload) not in _BUILTIN and is_pydantic_model(type(payload)):
-            return Encoded(_encode_model(payload), Encoding.JSON)
-        data = _encoder.encode(payload)
+            return Encoded(_refuse_deep(_encode_model(payload)), Encoding.JSON)
+        data = _refuse_deep(_encoder.encode(payload))
         # msgspec writes NaN and infinity as null: a null may be a number that would be lost.
         if b"null" in data:
             _refuse_lost_numbers(msgspec.to_builtins(payload, enc_hook=_encode_foreign))
+        # A number that is a key is written as text, which may be a key itself.
+        if _NUMBER_KEY.search(data):
+            _refuse_merged_keys(data)
     except (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError) as error:
         raise PayloadNotSerializable(
             f"a payload of type {type(payload).__name__} cannot be stored: {error}. "
@@ -205,6 +214,35 @@ def _refuse_lost_numbers(plain: Any) -> None:
     for value in _leaves(plain):
         if isinstance(value, float) and not math.isfinite(value):
             raise ValueError(f"JSON has no {value}")
+
+
+_NUMBER_KEY = re.compile(rb'"-?[0-9][^"\\]*":')
+
+_STRING = re.compile(rb'"[^"]*"')
+_NO_BRACKETS = bytes(set(range(256)) - set(b'[]{}"'))
+_ALIKE = bytes.maketrans(b"{}", b"[]")
+
+
+def _refuse_deep(data: bytes) -> bytes:
+    """The JSON text, unless it is nested so deep that somebody could not read it."""
+    if data.count(b"[") + data.count(b"{") <= DEPTH_MAX:
+        return data
+    # Brackets that are not in strings; then each pass takes the innermost of them away.
+    left = data.replace(b"\\\\", b"").replace(b'\\"', b"") if b"\\" in data else data
+    left = left.translate(_ALIKE, _NO_BRACKETS).replace(b'""', b"")
+    left = _STRING.sub(b"", left)
+    for _ in range(DEPTH_MAX):
+        if not left:
+            return data
+        left = left.replace(b"[]", b"")
+    if left:
+        raise ValueError(f"it is nested more than {DEPTH_MAX} levels deep")
+    return data
+
+
+def _refuse_merged_keys(data: bytes) -> None:
+    if _encoder.encode(msgspec.json.decode(data)) != data:
+        raise ValueError("two keys of an object would be the same in JSON")
 
 
 def _leaves(value: Any) -> Iterator[Any]:

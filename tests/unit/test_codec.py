@@ -6,6 +6,7 @@ import enum
 import math
 import uuid
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -15,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rowmq.codec import Encoding, decode, decode_headers, encode, encode_headers
+from rowmq.codec import DEPTH_MAX, Encoding, decode, decode_headers, encode, encode_headers
 from rowmq.errors import PayloadMismatch, PayloadNotSerializable
 
 LOST = [math.nan, math.inf, -math.inf]
@@ -228,9 +229,49 @@ def test_a_released_view_is_refused() -> None:
 
 def test_nested_nones_are_found_however_deep() -> None:
     payload: Any = None
-    for _ in range(500):
+    for _ in range(DEPTH_MAX):
         payload = [payload]
     assert round_trip(payload) == payload
+
+
+def nested(depth: int) -> Any:
+    """Lists and objects within each other, with what looks like more of them in texts."""
+    payload: Any = None
+    for level in range(depth):
+        payload = [payload, '["'] if level % 2 else {"{": payload, "}]": '\\\\"]'}
+    return payload
+
+
+def at_the_edge_of_the_stack(call: Callable[[], Any], frames: int = 300) -> Any:
+    """What a call gives where that many frames of the stack are in use already."""
+    return call() if frames == 0 else at_the_edge_of_the_stack(call, frames - 1)
+
+
+def test_what_can_be_stored_can_be_read_wherever_it_is_read() -> None:
+    stored = encode(nested(DEPTH_MAX))
+    assert at_the_edge_of_the_stack(lambda: decode(*stored)) == nested(DEPTH_MAX)
+    wide = [[[n]] for n in range(1_000)]
+    assert round_trip(wide) == wide
+
+
+@pytest.mark.parametrize("depth", [DEPTH_MAX + 1, 300, 900, 990, 2_000, 100_000])
+def test_json_that_is_nested_too_deep_is_refused(depth: int) -> None:
+    with pytest.raises(PayloadNotSerializable, match=r"nested more than 200|recursion"):
+        encode(nested(depth))
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [{1: "a", "1": "b"}, [{"x": {-2: 1, "-2": 2}}], {1.5: 0, "1.5": 1}, {2**70: 1, str(2**70): 2}],
+    ids=str,
+)
+def test_keys_that_would_become_one_are_refused(payload: Any) -> None:
+    with pytest.raises(PayloadNotSerializable, match="two keys"):
+        encode(payload)
+
+
+def test_numbers_that_are_keys_come_back_as_text() -> None:
+    assert round_trip({1: "a", "2": "b", 1e22: "c"}) == {"1": "a", "2": "b", "1e22": "c"}
 
 
 def test_bytes_and_text_are_read_as_json_when_a_type_is_asked_for() -> None:
