@@ -15,6 +15,7 @@ from rowmq.drivers.base import Steps, take_steps, take_steps_async
 from rowmq.errors import InvalidOption, Locked
 from rowmq.message import DeadLetter, GroupInfo, LagInfo, WorkerInfo, new_id
 from rowmq.naming import check_group, check_id, check_topic
+from rowmq.quoting import quoted
 from rowmq.store.groups import STARTS
 from rowmq.store.keys import Offsets, Place, chosen_key, stored_key
 from rowmq.store.letters import BATCH
@@ -341,7 +342,7 @@ def check_ids(ids: Iterable[str] | None) -> list[str] | None:
     if ids is None:
         return None
     if isinstance(ids, str) or not isinstance(ids, Iterable):
-        raise InvalidOption(f"ids must be a list of message ids, not {ids!r}")
+        raise InvalidOption(f"ids must be a list of message ids, not {quoted(ids)}")
     return sorted({check_id(id) for id in ids})
 
 
@@ -359,7 +360,7 @@ def create_operation(
     store: Store, topic: str, group: str, start: str
 ) -> Callable[[], Operation[bool]]:
     if start not in STARTS:
-        raise InvalidOption(f"start must be 'earliest' or 'latest', not {start!r}")
+        raise InvalidOption(f"start must be 'earliest' or 'latest', not {quoted(start)}")
     return partial(store.groups.create, check_topic(topic), check_group(group), start=start)
 
 
@@ -383,13 +384,15 @@ def target_of(to: str | datetime | Offsets) -> Target:
         offsets = {}
         for key, offset in to.items():
             if type(offset) is not int or not 1 <= offset < 2**62:
-                raise InvalidOption(f"an offset must be a whole number from 1 on, not {offset!r}")
+                raise InvalidOption(
+                    f"an offset must be a whole number from 1 on, not {quoted(offset)}"
+                )
             offsets[stored_key(key)] = offset
         return Target(offsets=offsets)
     if isinstance(to, str) and to in STARTS:
         return Target(start=to)
     raise InvalidOption(
-        f"to must be 'earliest', 'latest', an aware datetime, or offsets by key, not {to!r}"
+        f"to must be 'earliest', 'latest', an aware datetime, or offsets by key, not {quoted(to)}"
     )
 
 
@@ -397,7 +400,7 @@ def letters_operation(
     store: Store, topic: str, group: str | None, limit: int, type: Any
 ) -> Callable[[], Operation[list[DeadLetter[Any]]]]:
     if builtins.type(limit) is not int or not 1 <= limit < 2**62:
-        raise InvalidOption(f"limit must be a whole number from 1 on, not {limit!r}")
+        raise InvalidOption(f"limit must be a whole number from 1 on, not {quoted(limit)}")
     name = None if group is None else check_group(group)
     return partial(
         store.letters.list_letters, check_topic(topic), group=name, limit=limit, type=type

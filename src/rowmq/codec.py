@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from rowmq.errors import InvalidOption, PayloadMismatch, PayloadNotSerializable
+from rowmq.quoting import quoted
 
 __all__ = [
     "ERROR_CHARS_MAX",
@@ -128,7 +129,7 @@ def error_text(error: str | BaseException | None) -> str | None:
     elif isinstance(error, str):
         text = error
     else:
-        raise InvalidOption(f"error must be a str or an exception, not {error!r}")
+        raise InvalidOption(f"error must be a str or an exception, not {quoted(error)}")
     text = text[:ERROR_CHARS_MAX].replace("\0", "\\0")
     return text.encode("utf-8", "backslashreplace").decode()
 

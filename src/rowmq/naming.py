@@ -20,6 +20,7 @@ from rowmq.errors import (
     InvalidSchedule,
     InvalidTopic,
 )
+from rowmq.quoting import quoted
 
 __all__ = [
     "GROUP_BYTES_MAX",
@@ -120,7 +121,7 @@ def check_headers(headers: Mapping[str, str] | None) -> dict[str, str]:
     plain = {}
     for name, value in headers.items():
         size += len(_utf8(name, "a header's name", InvalidHeaders))
-        size += len(_utf8(value, f"header {name!r}", InvalidHeaders))
+        size += len(_utf8(value, f"header {quoted(name)}", InvalidHeaders))
         plain[_plain(name)] = _plain(value)
     if size > HEADERS_BYTES_MAX:
         raise InvalidHeaders(
@@ -135,7 +136,7 @@ def check_identifier(name: str, *, what: str) -> str:
     if not isinstance(name, str) or not _IDENTIFIER.fullmatch(name):
         raise ConfigurationError(
             f"{what} must be 1 to 40 of the characters a-z, 0-9 and _, not starting with a digit; "
-            f"got {name!r}"
+            f"got {quoted(name)}"
         )
     return name
 
@@ -162,10 +163,12 @@ def _plain(value: str) -> str:
 
 def _utf8(value: str, what: str, error: type[InvalidInput]) -> bytes:
     if not isinstance(value, str):
-        raise error(f"{what} must be a str, not {value!r}")
+        raise error(f"{what} must be a str, not {quoted(value)}")
     if "\0" in value:
         raise error(f"{what} must not hold the NUL character, which databases cannot store")
     try:
         return value.encode()
     except UnicodeEncodeError:
-        raise error(f"{what} must be valid Unicode: {value!r} holds a lone surrogate") from None
+        raise error(
+            f"{what} must be valid Unicode: {quoted(value)} holds a lone surrogate"
+        ) from None

@@ -8,6 +8,7 @@ from typing import Any
 from rowmq.codec import Encoding, NoForm, decode
 from rowmq.errors import InvalidOption, PayloadMismatch
 from rowmq.policy import RetryStrategy
+from rowmq.quoting import quoted
 from rowmq.times import Duration, to_seconds
 
 __all__ = ["check_flag", "check_retry", "check_type", "own_name", "positive", "whole"]
@@ -19,21 +20,21 @@ def positive(name: str, duration: Duration) -> float:
     """Seconds of a duration that must be more than none."""
     seconds = to_seconds(duration, name=name)
     if seconds < 0.001:
-        raise InvalidOption(f"{name} must be at least a millisecond, not {duration!r}")
+        raise InvalidOption(f"{name} must be at least a millisecond, not {quoted(duration)}")
     return seconds
 
 
 def whole(name: str, value: int) -> int:
     """A whole number from 1 on."""
     if type(value) is not int or not 1 <= value < 2**31:
-        raise InvalidOption(f"{name} must be a whole number from 1 on, not {value!r}")
+        raise InvalidOption(f"{name} must be a whole number from 1 on, not {quoted(value)}")
     return value
 
 
 def check_flag(name: str, value: bool) -> bool:
     """True or False, and nothing that only looks like it."""
     if not isinstance(value, bool):
-        raise InvalidOption(f"{name} must be True or False, not {value!r}")
+        raise InvalidOption(f"{name} must be True or False, not {quoted(value)}")
     return value
 
 
@@ -42,7 +43,7 @@ def check_retry(name: str, strategy: RetryStrategy) -> RetryStrategy:
     if not isinstance(strategy, RetryStrategy) or isinstance(strategy, type):
         raise InvalidOption(
             f"{name} must be a retry strategy such as rowmq.ExponentialBackoff(), not "
-            f"{strategy!r}; one of your own has delay(attempt, *, random) and max_attempts"
+            f"{quoted(strategy)}; one of your own has delay(attempt, *, random) and max_attempts"
         )
     return strategy
 
@@ -50,13 +51,15 @@ def check_retry(name: str, strategy: RetryStrategy) -> RetryStrategy:
 def check_type(type: Any) -> Any:
     """The type of payloads, if anything could ever parse as it: else all would fail."""
     if isinstance(type, str):
-        raise InvalidOption(f"type must be the class itself, not its name, {type!r}")
+        raise InvalidOption(f"type must be the class itself, not its name, {quoted(type)}")
     try:
         decode(b"null", Encoding.JSON, type)
     except PayloadMismatch as error:
         cause = error.__cause__
         if isinstance(cause, TypeError) or (cause and isinstance(cause.__cause__, NoForm)):
-            raise InvalidOption(f"no payload can be read as type={type!r} ({error})") from error
+            raise InvalidOption(
+                f"no payload can be read as type={quoted(type)} ({error})"
+            ) from error
     except Exception:  # noqa: BLE001, S110 - a type's own code may raise for this payload
         pass
     return type

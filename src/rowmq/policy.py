@@ -18,6 +18,7 @@ from typing import Protocol, runtime_checkable
 import msgspec
 
 from rowmq.errors import InvalidOption
+from rowmq.quoting import quoted
 from rowmq.times import Duration, to_seconds
 
 __all__ = [
@@ -215,19 +216,21 @@ def seconds(duration: Duration, *, name: str) -> float:
 
 def check_number(value: float, *, name: str, least: float, most: float) -> None:
     if not isinstance(value, int | float) or isinstance(value, bool) or not least <= value <= most:
-        raise InvalidOption(f"{name} must be a number from {least:g} to {most:g}, not {value!r}")
+        raise InvalidOption(
+            f"{name} must be a number from {least:g} to {most:g}, not {quoted(value)}"
+        )
 
 
 def check_count(value: int | None, *, name: str) -> None:
     if value is None:
         return
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise InvalidOption(f"{name} must be a whole number from 1, or None, not {value!r}")
+        raise InvalidOption(f"{name} must be a whole number from 1, or None, not {quoted(value)}")
 
 
 def check_attempt(attempt: int) -> None:
     if attempt < 1:
-        raise ValueError(f"attempts are counted from 1, not {attempt!r}")
+        raise ValueError(f"attempts are counted from 1, not {quoted(attempt)}")
 
 
 # --- fair shares --------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ import msgspec
 from cronsim import CronSim, CronSimError
 
 from rowmq.errors import InvalidOption
+from rowmq.quoting import quoted
 from rowmq.times import Duration, from_micros, to_micros, to_seconds
 
 __all__ = [
@@ -65,7 +66,12 @@ EXPRESSION_CHARS_MAX = 200
 TIMES_MAX = 1440
 """How many times a day: beyond it, a period is what is meant."""
 
+NAME_CHARS_MAX = 100
+
 SOME_TIME = datetime(2000, 1, 1)  # noqa: DTZ001 - on the wall; any will do to try an expression
+LAST_MICROS = to_micros(datetime.max.replace(tzinfo=UTC))
+"""The last moment that a calendar has."""
+
 _SECOND = timedelta(seconds=1)
 _DAY = timedelta(days=1)
 
@@ -132,7 +138,7 @@ class Due(msgspec.Struct, frozen=True):
 def cron_of(expression: str, tz: str | ZoneInfo) -> Expression:
     """The timing of a cron expression. One that is wrong, or never fires, is refused."""
     if not isinstance(expression, str):
-        raise InvalidOption(f"a cron expression must be a str, not {expression!r}")
+        raise InvalidOption(f"a cron expression must be a str, not {quoted(expression)}")
     text = " ".join(expression.split())
     text = NICKNAMES.get(text.lower(), text)
     timing = Expression(text, zone_of(tz))
@@ -146,7 +152,9 @@ def cron_of(expression: str, tz: str | ZoneInfo) -> Expression:
     except CronSimError as error:
         raise InvalidOption(explain_refusal(expression, str(error))) from error
     if first is None:
-        raise InvalidOption(f"the cron expression {expression!r} never fires: there is no such day")
+        raise InvalidOption(
+            f"the cron expression {quoted(expression)} never fires: there is no such day"
+        )
     return timing
 
 
@@ -154,10 +162,10 @@ def explain_refusal(expression: str, problem: str) -> str:
     """What is wrong with an expression, in more words than the parser has."""
     fields = expression.split()
     if expression.strip().startswith("@"):
-        return f"{expression!r} is no known name; there are {', '.join(NICKNAMES)}"
+        return f"{quoted(expression)} is no known name; there are {', '.join(NICKNAMES)}"
     if problem == "Wrong number of fields":
         return (
-            f"the cron expression {expression!r} has {len(fields)} fields; write five, as in "
+            f"the cron expression {quoted(expression)} has {len(fields)} fields; write five, as in "
             f"'0 2 * * *' (minute, hour, day of month, month, day of week), or six, which begin "
             f"with the seconds"
         )
@@ -165,11 +173,11 @@ def explain_refusal(expression: str, problem: str) -> str:
     names = names if len(fields) == 5 else ["second", *names]
     wrong = problem.removeprefix("Bad ")
     if wrong not in names:
-        return f"the cron expression {expression!r} is not understood: {problem}"
+        return f"the cron expression {quoted(expression)} is not understood: {problem}"
     given = fields[names.index(wrong)]
     hint = ": no month that it names has this day" if wrong == "day-of-month" else ""
     return (
-        f"the cron expression {expression!r} is wrong in its field {wrong}, {given!r}"
+        f"the cron expression {quoted(expression)} is wrong in its field {wrong}, {quoted(given)}"
         f"{hint if given.isdigit() and 1 <= int(given) <= 31 else ''}; "
         f"it takes {RANGES[wrong]}, lists (1,2), ranges (1-5) and steps (*/10)"
     )
@@ -189,16 +197,16 @@ def daily_of(hours: time | Iterable[time], tz: str | ZoneInfo) -> TimesOfDay:
     """The timing of times of day, sorted, each once."""
     given = [hours] if isinstance(hours, time) else hours
     if isinstance(given, str | bytes) or not isinstance(given, Iterable):
-        raise InvalidOption(f"hours must be a list of datetime.time, not {hours!r}")
+        raise InvalidOption(f"hours must be a list of datetime.time, not {quoted(hours)}")
     times = list(given)
     for moment in times:
         if not isinstance(moment, time):
             raise InvalidOption(
                 f"hours must be a list of datetime.time, as in [time(2), time(14, 30)], and "
-                f"{moment!r} is none"
+                f"{quoted(moment)} is none"
             )
         if moment.tzinfo is not None:
-            raise InvalidOption(f"{moment!r} has a zone of its own; give the zone as tz=...")
+            raise InvalidOption(f"{quoted(moment)} has a zone of its own; give the zone as tz=...")
     chosen = tuple(sorted({moment.replace(fold=0) for moment in times}))
     if not 1 <= len(chosen) <= TIMES_MAX:
         raise InvalidOption(
@@ -211,7 +219,7 @@ def periodic_of(period: Duration) -> Period:
     """The timing of a period."""
     seconds = to_seconds(period, name="period")
     if seconds < PERIOD_SECONDS_MIN:
-        raise InvalidOption(f"period must be at least {PERIOD_SECONDS_MIN} s, not {period!r}")
+        raise InvalidOption(f"period must be at least {PERIOD_SECONDS_MIN} s, not {quoted(period)}")
     return Period(round(seconds * 1_000_000))
 
 
@@ -219,29 +227,38 @@ def zone_of(tz: str | ZoneInfo) -> str:
     """The name of a time zone, if there is one of that name."""
     name = tz.key if isinstance(tz, ZoneInfo) else tz
     if not isinstance(name, str):
-        raise InvalidOption(f"tz must be the name of a time zone, as in 'Europe/Paris', not {tz!r}")
+        raise InvalidOption(
+            f"tz must be the name of a time zone, as in 'Europe/Paris', not {quoted(tz)}"
+        )
     try:
         # What "localtime" is depends on the machine.
         if name not in ("localtime", "Factory", "posixrules"):
             return ZoneInfo(name).key
     except (KeyError, ValueError, OSError):
         pass  # not found; no name at all; a folder
+    name = name[:NAME_CHARS_MAX]  # to compare what is longer would take long
     known = {zone.casefold(): zone for zone in available_timezones()}
     near = get_close_matches(name.casefold(), known, n=3, cutoff=0.6)
     same_city = [zone for zone in known if name and zone.rpartition("/")[2] == name.casefold()]
     meant = ", ".join(repr(known[zone]) for zone in dict.fromkeys([*same_city[:2], *near]))
     hint = f"; did you mean {meant}?" if meant else ", as in 'Europe/Paris'"
-    raise InvalidOption(f"there is no time zone {name[:100]!r}{hint}")
+    raise InvalidOption(f"there is no time zone {quoted(name)}{hint}")
 
 
 # --- fire times -----------------------------------------------------------------------------------
 
 
 def next_after(timing: Timing, after: int) -> int | None:
-    """The first time to fire that is later than a given one; None if none is, for 50 years."""
+    """The first time to fire that is later than a given one; None if none is, for 50 years, or
+    before the calendar ends.
+    """
     if isinstance(timing, Period):
-        return (after // timing.period_us + 1) * timing.period_us
-    return next((moment for moment in moments(timing, after) if moment > after), None)
+        moment = (after // timing.period_us + 1) * timing.period_us
+        return moment if moment <= LAST_MICROS else None
+    try:
+        return next((moment for moment in moments(timing, after) if moment > after), None)
+    except OverflowError:  # of Python's dates, which the year 9999 ends
+        return None
 
 
 def moments(timing: Expression | TimesOfDay, after: int) -> Iterator[int]:
@@ -392,5 +409,5 @@ def check_catch_up(policy: CatchUp) -> CatchUp:
     """A policy that there is."""
     if policy not in CATCH_UPS:
         known = ", ".join(repr(one) for one in CATCH_UPS)
-        raise InvalidOption(f"catch_up must be one of {known}, not {policy!r}")
+        raise InvalidOption(f"catch_up must be one of {known}, not {quoted(policy)}")
     return policy

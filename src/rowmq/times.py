@@ -8,6 +8,7 @@ import math
 from datetime import UTC, datetime, timedelta
 
 from rowmq.errors import InvalidOption, NaiveDatetime
+from rowmq.quoting import quoted
 
 __all__ = ["Duration", "from_micros", "to_micros", "to_seconds"]
 
@@ -30,7 +31,7 @@ def to_micros(moment: datetime) -> int:
         raise InvalidOption(f"expected an aware datetime, not {type(moment).__name__}")
     if moment.utcoffset() is None:
         raise NaiveDatetime(
-            f"{moment!r} has no time zone: use datetime.now(timezone.utc), or "
+            f"{quoted(moment)} has no time zone: use datetime.now(timezone.utc), or "
             f"moment.replace(tzinfo=...) if you know which zone it was meant in"
         )
     return (moment - _EPOCH) // _MICROSECOND
@@ -50,7 +51,7 @@ def to_seconds(duration: Duration, *, name: str) -> float:
     elif isinstance(duration, int | float) and not isinstance(duration, bool):
         seconds = float(duration) if abs(duration) < 2**1000 else math.inf
     else:
-        raise InvalidOption(f"{name} must be seconds or a timedelta, not {duration!r}")
+        raise InvalidOption(f"{name} must be seconds or a timedelta, not {quoted(duration)}")
     if not 0 <= seconds <= SECONDS_MAX:
-        raise InvalidOption(f"{name} must be from zero to a century, not {duration!r}")
+        raise InvalidOption(f"{name} must be from zero to a century, not {quoted(duration)}")
     return seconds

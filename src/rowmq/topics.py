@@ -18,6 +18,7 @@ from rowmq.drivers.watching import Notifier
 from rowmq.errors import InvalidInput, InvalidOption
 from rowmq.message import Message, PartitionInfo, PublishResult, TopicInfo, new_id, new_ids
 from rowmq.naming import check_topic
+from rowmq.quoting import quoted
 from rowmq.store.entries import Entry, entry_of
 from rowmq.store.keys import KEYLESS, SHARD_KEYS, Offsets, Place, chosen_key, stored_key
 from rowmq.store.statement import Operation
@@ -401,5 +402,5 @@ def check_from(offset: int | Offsets) -> int | dict[str, int]:
 
 def check_number(name: str, value: int) -> int:
     if type(value) is not int or not 1 <= value < 2**62:
-        raise InvalidOption(f"{name} must be a whole number from 1 on, not {value!r}")
+        raise InvalidOption(f"{name} must be a whole number from 1 on, not {quoted(value)}")
     return value

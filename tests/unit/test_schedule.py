@@ -485,3 +485,32 @@ def test_a_hash_is_of_everything_and_of_nothing_else() -> None:
         Spec(timing=timing, queue="q", data=b"1", headers='{"a":"b"}'),
     ]
     assert len({known, *(spec.config_hash for spec in others)}) == len(others) + 1
+
+
+@pytest.mark.parametrize(
+    "timing",
+    [
+        cron_of("* * * * *", "UTC"),
+        cron_of("0 2 29 2 *", "Pacific/Kiritimati"),
+        daily_of(time(23, 59), "America/New_York"),
+        periodic_of(timedelta(days=36_525)),
+    ],
+    ids=lambda timing: type(timing).__name__,
+)
+def test_nothing_fires_after_the_last_day_of_the_calendar(timing: Timing) -> None:
+    last = to_micros(datetime.max.replace(tzinfo=UTC))
+    for after in (last, last - 1, last - 3_600_000_000, last - 10 * 366 * 86_400_000_000):
+        fires = preview(timing, after, 1_000)
+        assert all(after < moment <= last for moment in fires)
+        assert next_after(timing, last) is None
+
+
+def test_the_next_times_of_a_century_are_those_that_there_are() -> None:
+    fires = preview(periodic_of(timedelta(days=36_525)), 0, 1_000)
+    assert 0 < len(fires) < 100
+
+
+def test_no_time_zone_has_a_name_of_megabytes() -> None:
+    with pytest.raises(InvalidOption, match="there is no time zone 'Europe/Europe") as caught:
+        zone_of("Europe/" * 100_000)
+    assert len(str(caught.value)) < 500

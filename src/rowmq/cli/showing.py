@@ -9,7 +9,6 @@ import base64
 import os
 import sys
 import threading
-import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -23,6 +22,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rowmq.cli.fitting import Column, FittedTable
+from rowmq.quoting import visible
 
 __all__ = [
     "Cell",
@@ -60,23 +60,9 @@ PULSE_AFTER_SECONDS = 0.4
 Cell = str | int | float | datetime | timedelta | Enum | Text | None
 
 
-def visible(text: str) -> str:
-    r"""Text with all that is not plainly visible as an escape: `\x1b`, `\n`, `\u202e`."""
-    if text.isprintable():
-        return text
-    return "".join(
-        char if char.isprintable() or unicodedata.category(char) == "Zs" else escaped(char)
-        for char in text
-    )
-
-
 def visible_lines(text: str) -> str:
     """The same over several lines: line breaks stay, where nothing else can be taken for them."""
     return "\n".join(visible(line) for line in text.split("\n"))
-
-
-def escaped(char: str) -> str:
-    return char.encode("unicode_escape").decode()
 
 
 class Screen(Console):

@@ -21,6 +21,7 @@ from rowmq.naming import (
 )
 from rowmq.options import check_flag
 from rowmq.queue.view import UNTYPED
+from rowmq.quoting import quoted
 from rowmq.schedule import CatchUp, Period, Spec, Timing, check_catch_up
 from rowmq.store.entries import Entry
 from rowmq.store.keys import shard_key
@@ -111,7 +112,8 @@ def name_of(function: Function) -> str:
     module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
     if isinstance(function, type) or not name:
         raise InvalidOption(
-            f"{function!r} cannot make payloads: give a function with a name, which takes the time "
+            f"{quoted(function)} cannot make payloads: give a function with a name, which "
+            f"takes the time "
             f"of the tick, or a payload"
         )
     if inspect.iscoroutinefunction(function):

@@ -14,6 +14,7 @@ from rowmq.drivers.base import AsyncDriver, Steps, SyncDriver, take_steps, take_
 from rowmq.engine import DRIVERS, Engine
 from rowmq.errors import Closed, DatabaseUnreachable, InvalidOption, RowMQError
 from rowmq.message import Checkup, Finding, Level
+from rowmq.quoting import quoted
 from rowmq.store.doctor import Examination
 from rowmq.store.doctor_facts import Identity
 from rowmq.store.statement import Operation
@@ -89,7 +90,7 @@ def check_names(names: Iterable[str] | None) -> list[Check]:
     known = [check.name for check in CHECKS]
     for name in wanted:
         if name not in known:
-            raise InvalidOption(f"there is no check {name!r}; there are {', '.join(known)}")
+            raise InvalidOption(f"there is no check {quoted(name)}; there are {', '.join(known)}")
     return [check for check in CHECKS if check.name in wanted]
 
 

@@ -5,6 +5,7 @@ import typing
 import msgspec
 
 from rowmq.errors import InvalidOption
+from rowmq.quoting import quoted
 from rowmq.times import Duration, to_seconds
 
 __all__ = ["Thresholds", "check_thresholds", "threshold_defaults"]
@@ -62,15 +63,15 @@ def check_thresholds(thresholds: Thresholds | None) -> Thresholds:
     if thresholds is None:
         return Thresholds()
     if not isinstance(thresholds, Thresholds):
-        raise InvalidOption(f"thresholds must be rowmq.Thresholds(...), not {thresholds!r}")
+        raise InvalidOption(f"thresholds must be rowmq.Thresholds(...), not {quoted(thresholds)}")
     for name, kind in typing.get_type_hints(Thresholds).items():
         value = getattr(thresholds, name)
         if kind == Duration:
             to_seconds(value, name=name)
         elif kind is int and (type(value) is not int or value < 0):
-            raise InvalidOption(f"{name} must be a whole number from 0 on, not {value!r}")
+            raise InvalidOption(f"{name} must be a whole number from 0 on, not {quoted(value)}")
         elif kind is float and (type(value) not in (int, float) or not 0 <= value <= 1):
-            raise InvalidOption(f"{name} must be a share from 0 to 1, not {value!r}")
+            raise InvalidOption(f"{name} must be a share from 0 to 1, not {quoted(value)}")
     return thresholds
 
 

@@ -14,6 +14,7 @@ from functools import lru_cache
 from typing import Any, Literal
 
 from rowmq.errors import InvalidInput
+from rowmq.quoting import quoted
 
 __all__ = ["Style", "restyle", "restyle_own"]
 
@@ -64,7 +65,9 @@ def restyle(
         text, names = _translated(sql, "named", style)
         missing = [name for name in names if name not in params]
         if missing:
-            raise InvalidInput(f"the SQL names {missing[0]!r} and the parameters do not hold it")
+            raise InvalidInput(
+                f"the SQL names {quoted(missing[0])} and the parameters do not hold it"
+            )
         return text, [params[name] for name in names]
     if isinstance(params, str | bytes) or not isinstance(params, Sequence):
         raise InvalidInput(

@@ -19,6 +19,7 @@ from rowmq.queue.desk import Desk, Put
 from rowmq.queue.job import ClaimedFacts, claimed_facts, posted_facts, recorded_facts
 from rowmq.queue.ticket import Ticket, Wanted, wanted_of
 from rowmq.queue.view import View, micros_of
+from rowmq.quoting import quoted
 from rowmq.store.archive import BATCH, Record
 from rowmq.store.claims import CLAIM_MAX
 from rowmq.store.listing import LIVE
@@ -172,7 +173,7 @@ class Core:
         failed, and others are looked for.
         """
         if type(limit) is not int:
-            raise InvalidOption(f"how many jobs must be a whole number, not {limit!r}")
+            raise InvalidOption(f"how many jobs must be a whole number, not {quoted(limit)}")
         if limit <= 0:
             return []
         lock_us = self._lock_us(lock_timeout)
@@ -425,7 +426,7 @@ class Core:
     def _is_relaxed(self, durability: str) -> bool:
         store = self.desk.store
         if durability not in (FULL, RELAXED):
-            raise InvalidOption(f"durability must be 'full' or 'relaxed', not {durability!r}")
+            raise InvalidOption(f"durability must be 'full' or 'relaxed', not {quoted(durability)}")
         if durability == RELAXED and not store.queues.relaxes:
             raise InvalidOption(
                 "durability='relaxed' is for PostgreSQL and SQLite: MySQL and MariaDB decide for "
@@ -475,13 +476,13 @@ def due_micros(at: datetime) -> int:
     """A time that can be stored and be told again, in UTC."""
     if not isinstance(at, datetime):
         raise InvalidOption(
-            f"at must be an aware datetime, not {at!r}; for seconds from now use delay="
+            f"at must be an aware datetime, not {quoted(at)}; for seconds from now use delay="
         )
     micros = to_micros(at)
     try:
         from_micros(micros)
     except OverflowError:
-        raise InvalidOption(f"{at!r} is not within the years 1 to 9999 in UTC") from None
+        raise InvalidOption(f"{quoted(at)} is not within the years 1 to 9999 in UTC") from None
     return micros
 
 
@@ -495,7 +496,7 @@ def needed(key: str) -> str:
 def check_order(order: str) -> bool:
     """Whether the newest job comes first."""
     if order not in ("fifo", "lifo"):
-        raise InvalidOption(f"order must be 'fifo' or 'lifo', not {order!r}")
+        raise InvalidOption(f"order must be 'fifo' or 'lifo', not {quoted(order)}")
     return order == "lifo"
 
 
@@ -507,7 +508,8 @@ def live_state(state: State | str) -> State:
         chosen = State.FAILED
     if chosen not in LIVE:
         raise InvalidOption(
-            f"state must be State.PENDING, State.PROCESSING or State.RETRYABLE, not {state!r}; "
+            f"state must be State.PENDING, State.PROCESSING or State.RETRYABLE, not "
+            f"{quoted(state)}; "
             f"archive() gives jobs that are completed or failed"
         )
     return chosen
@@ -520,7 +522,7 @@ def finished_state(state: State | str) -> State:
     except ValueError:
         chosen = State.PENDING
     if chosen not in (State.COMPLETED, State.FAILED):
-        raise InvalidOption(f"state must be State.COMPLETED or State.FAILED, not {state!r}")
+        raise InvalidOption(f"state must be State.COMPLETED or State.FAILED, not {quoted(state)}")
     return chosen
 
 
@@ -531,11 +533,13 @@ def older_than_us(older_than: Duration) -> int:
 def check_ids(ids: Iterable[Any]) -> list[int]:
     """Job ids, each once: numbers, or jobs that have them."""
     if isinstance(ids, str | bytes | int) or not isinstance(ids, Iterable):
-        raise InvalidOption(f"ids must be a list of job ids or jobs, as in [job], not {ids!r}")
+        raise InvalidOption(
+            f"ids must be a list of job ids or jobs, as in [job], not {quoted(ids)}"
+        )
     found = [getattr(id, "id", id) for id in ids]
     for id in found:
         if type(id) is not int or not 0 <= id < 2**62:
-            raise InvalidOption(f"a job id is a whole number, not {id!r}")
+            raise InvalidOption(f"a job id is a whole number, not {quoted(id)}")
     return sorted(set(found))
 
 
@@ -552,7 +556,7 @@ def permits(name: str, limit: float | None) -> int | None:
     if type(limit) is not int or not 1 <= limit <= PERMITS_MAX:
         raise InvalidOption(
             f"{name} must be a whole number from 1 to {PERMITS_MAX:,}, or math.inf for no limit, "
-            f"not {limit!r}; other rates can be had with another rate_period"
+            f"not {quoted(limit)}; other rates can be had with another rate_period"
         )
     return limit
 

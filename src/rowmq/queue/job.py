@@ -12,6 +12,7 @@ from rowmq.message import DeliveryType, State
 from rowmq.queue.claiming import Claimed
 from rowmq.queue.ticket import Ticket, Wanted, wanted_of
 from rowmq.queue.view import View
+from rowmq.quoting import quoted
 from rowmq.store.archive import Record
 from rowmq.store.postings import Posting
 from rowmq.store.settles import Kind
@@ -341,11 +342,11 @@ def tickets_of(jobs: Iterable[AnyJob[Any]]) -> list[Wanted]:
     if isinstance(jobs, AnyJob):
         raise InvalidInput("ack takes a list of jobs; for a single one call job.ack()")
     if not isinstance(jobs, Iterable):
-        raise InvalidInput(f"ack takes a list of jobs, not {jobs!r}")
+        raise InvalidInput(f"ack takes a list of jobs, not {quoted(jobs)}")
     wanted: dict[int, Wanted] = {}
     for job in jobs:
         if not isinstance(job, AnyJob):
-            raise InvalidInput(f"ack takes jobs that were polled, not {job!r}")
+            raise InvalidInput(f"ack takes jobs that were polled, not {quoted(job)}")
         if id(job) not in wanted:
             wanted[id(job)] = job._ack_wanted()  # noqa: SLF001 - its own module
     return list(wanted.values())

@@ -15,6 +15,7 @@ import msgspec
 
 from rowmq.errors import ConfigurationError
 from rowmq.naming import check_identifier
+from rowmq.quoting import quoted
 from rowmq.store.statement import Operation, Row, Statement
 
 __all__ = [
@@ -160,7 +161,8 @@ class Dialect(ABC):
         """What stands before a table's name."""
         if schema is not None:
             raise ConfigurationError(
-                f"schema={schema!r} is for PostgreSQL only: on {self.name} the tables live in the "
+                f"schema={quoted(schema)} is for PostgreSQL only: on {self.name} the "
+                f"tables live in the "
                 f"database that the URL names; use prefix= to keep several sets apart"
             )
         return ""

@@ -18,6 +18,7 @@ from zlib import crc32
 
 from rowmq.errors import InvalidOption
 from rowmq.naming import SHARD_MARK, check_key
+from rowmq.quoting import quoted
 
 __all__ = [
     "KEYLESS",
@@ -106,11 +107,11 @@ def stored_key(key: str | Place | None) -> str:
         name, shard = key
     except ValueError:
         raise InvalidOption(
-            f"a partition is a key and a shard, (key, shard), not {key!r}"
+            f"a partition is a key and a shard, (key, shard), not {quoted(key)}"
         ) from None
     if type(shard) is not int or not 0 <= shard < (SHARDS if name is None else 1):
         most = "messages with a key have shard 0" if name else f"shards are 0 to {SHARDS - 1}"
-        raise InvalidOption(f"{key!r} is no partition: {most}")
+        raise InvalidOption(f"{quoted(key)} is no partition: {most}")
     return check_key(name) or SHARD_KEYS[shard]
 
 

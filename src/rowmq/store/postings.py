@@ -12,6 +12,7 @@ from rowmq.codec import encode, encode_headers
 from rowmq.errors import InvalidOption, PayloadTooLarge
 from rowmq.message import Outcome
 from rowmq.naming import check_headers
+from rowmq.quoting import quoted
 from rowmq.store.lines import Member
 from rowmq.store.queues import Lane, LaneName
 
@@ -147,7 +148,7 @@ def posting_of(
     if type(priority) is not int or not -PRIORITY_MAX <= priority <= PRIORITY_MAX:
         raise InvalidOption(
             f"priority must be a whole number from -{PRIORITY_MAX:,} to {PRIORITY_MAX:,}, "
-            f"not {priority!r}"
+            f"not {quoted(priority)}"
         )
     encoded = encode(payload)
     return Posting(

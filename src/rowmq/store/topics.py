@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 from rowmq.codec import Encoding, decode, decode_headers
 from rowmq.errors import InvalidOption, PayloadMismatch, UniqueViolation
 from rowmq.message import Message, PartitionInfo, PublishResult, TopicInfo
+from rowmq.quoting import quoted
 from rowmq.store.dialect import Dialect, as_bytes, as_text
 from rowmq.store.entries import (
     ROW_OVERHEAD_BYTES,
@@ -478,7 +479,8 @@ def check_limit(max_payload_bytes: int | None) -> int | None:
         return None
     if type(max_payload_bytes) is not int or not 1 <= max_payload_bytes <= PAYLOAD_BYTES_LIMIT:
         raise InvalidOption(
-            f"max_payload_bytes must be 1 to {PAYLOAD_BYTES_LIMIT:,}, not {max_payload_bytes!r}"
+            f"max_payload_bytes must be 1 to {PAYLOAD_BYTES_LIMIT:,}, not "
+            f"{quoted(max_payload_bytes)}"
         )
     return max_payload_bytes
 
@@ -492,6 +494,6 @@ def check_retention(retention: Duration | None, *, name: str = "retention") -> i
     micros = round(to_seconds(retention, name=name) * 1_000_000)
     if micros == 0:
         raise InvalidOption(
-            f"{name} must be more than zero, not {retention!r}; timedelta.max keeps for ever"
+            f"{name} must be more than zero, not {quoted(retention)}; timedelta.max keeps for ever"
         )
     return micros

@@ -7,6 +7,7 @@ from typing import Any, Generic, TypeVar
 from rowmq.codec import error_text
 from rowmq.errors import InvalidInput, InvalidOption
 from rowmq.message import Message
+from rowmq.quoting import quoted
 from rowmq.subscriber.holding import Token
 from rowmq.subscriber.settling import Kind, Settlement, settled_before
 from rowmq.subscriber.subscription import Subscription
@@ -198,11 +199,11 @@ def acks(deliveries: Iterable[AnyDelivery[Any]]) -> list[Settlement]:
     if isinstance(deliveries, AnyDelivery):
         raise InvalidInput("ack takes a list of deliveries; for a single one call delivery.ack()")
     if not isinstance(deliveries, Iterable):
-        raise InvalidInput(f"ack takes a list of deliveries, not {deliveries!r}")
+        raise InvalidInput(f"ack takes a list of deliveries, not {quoted(deliveries)}")
     tokens: dict[Token, None] = {}
     for delivery in deliveries:
         if not isinstance(delivery, AnyDelivery):
-            raise InvalidInput(f"ack takes deliveries that poll() gave, not {delivery!r}")
+            raise InvalidInput(f"ack takes deliveries that poll() gave, not {quoted(delivery)}")
         tokens[delivery._token] = None  # noqa: SLF001 - its own module
     ack = Kind.ACK
     return [Settlement(token, ack) for token in tokens]

@@ -9,6 +9,7 @@ from rowmq.errors import InvalidOption
 from rowmq.naming import check_group, check_topic
 from rowmq.options import check_flag, check_retry, check_type, own_name, positive, whole
 from rowmq.policy import ExponentialBackoff, RetryStrategy
+from rowmq.quoting import quoted
 from rowmq.store.groups import STARTS
 from rowmq.store.letters import Grave
 from rowmq.times import Duration, to_seconds
@@ -132,14 +133,16 @@ def options_of(
 
 def check_start(start: str) -> str:
     if start not in STARTS:
-        raise InvalidOption(f"start must be 'earliest' or 'latest', not {start!r}")
+        raise InvalidOption(f"start must be 'earliest' or 'latest', not {quoted(start)}")
     return start
 
 
 def check_suffix(topic: str, suffix: str) -> str:
     """The suffix, if the dead-letter topic can have that name."""
     if not isinstance(suffix, str) or not suffix:
-        raise InvalidOption(f"dlq_suffix must be some characters, such as '_dlq', not {suffix!r}")
+        raise InvalidOption(
+            f"dlq_suffix must be some characters, such as '_dlq', not {quoted(suffix)}"
+        )
     if not check_topic(topic).endswith(suffix):
         check_topic(topic + suffix)
     return suffix
@@ -149,5 +152,7 @@ def check_callback(
     on_lost: Callable[[Sequence[Any]], None] | None,
 ) -> Callable[[Sequence[Any]], None] | None:
     if on_lost is not None and not callable(on_lost):
-        raise InvalidOption(f"on_lost must be a function of a list of deliveries, not {on_lost!r}")
+        raise InvalidOption(
+            f"on_lost must be a function of a list of deliveries, not {quoted(on_lost)}"
+        )
     return on_lost

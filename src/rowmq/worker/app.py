@@ -15,6 +15,7 @@ from typing import Any, Self, TypeVar
 from rowmq.client import AsyncRowMQ, connect_async
 from rowmq.errors import Closed, ConfigurationError, InvalidOption
 from rowmq.naming import check_group
+from rowmq.quoting import quoted
 from rowmq.times import Duration, to_seconds
 from rowmq.worker.declaring import DEFAULT_NAME, Declaring
 from rowmq.worker.executor import Middleware
@@ -297,7 +298,8 @@ def check_options(options: dict[str, Any]) -> dict[str, Any]:
     unknown = sorted(set(options) - set(known))
     if unknown:
         raise InvalidOption(
-            f"App has no option {unknown[0]!r}; besides its own, those of rowmq.connect() are: "
+            f"App has no option {quoted(unknown[0])}; besides its own, those of "
+            f"rowmq.connect() are: "
             f"{', '.join(known)}"
         )
     return options
@@ -305,7 +307,7 @@ def check_options(options: dict[str, Any]) -> dict[str, Any]:
 
 def check_hook(function: Any) -> None:
     if not callable(function):
-        raise InvalidOption(f"a hook is a function without arguments, not {function!r}")
+        raise InvalidOption(f"a hook is a function without arguments, not {quoted(function)}")
 
 
 def url_of(url: str | None) -> str:

@@ -6,6 +6,7 @@ from typing import Any
 from rowmq.codec import error_text
 from rowmq.errors import InvalidOption
 from rowmq.queue.job import AnyJob
+from rowmq.quoting import quoted
 from rowmq.subscriber.delivery import AnyDelivery
 
 __all__ = ["Context", "Progress"]
@@ -30,7 +31,7 @@ class Progress:
         if fraction is not None:
             number = isinstance(fraction, int | float) and not isinstance(fraction, bool)
             if not number or not 0 <= fraction <= 1:
-                raise InvalidOption(f"progress goes from 0 to 1, not {fraction!r}")
+                raise InvalidOption(f"progress goes from 0 to 1, not {quoted(fraction)}")
             self.fraction = float(fraction)
         if note is not None:
             self.note = (error_text(note) or "")[:NOTE_CHARS_MAX]

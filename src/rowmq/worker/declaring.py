@@ -12,6 +12,7 @@ from rowmq.naming import check_group, check_queue, check_topic
 from rowmq.options import positive
 from rowmq.policy import AckPolicy, RetryStrategy
 from rowmq.queue.view import UNTYPED, view_of
+from rowmq.quoting import quoted
 from rowmq.schedule import CatchUp, check_catch_up, cron_of
 from rowmq.subscriber.options import options_of
 from rowmq.times import Duration
@@ -258,7 +259,9 @@ def manner_of(
 def new_handler(function: Callable[..., Any], work: Work, manner: Manner) -> Handler:
     """A handler, before its source is known."""
     if not callable(function):
-        raise InvalidOption(f"@app.{work.value}(...) stands above a function, not {function!r}")
+        raise InvalidOption(
+            f"@app.{work.value}(...) stands above a function, not {quoted(function)}"
+        )
     name = manner.name or check_group(name_of(function), what="a handler's name")
     return Handler(
         name=name,

@@ -11,6 +11,7 @@ from rowmq.errors import InvalidOption
 from rowmq.options import check_flag, positive, whole
 from rowmq.policy import AckPolicy
 from rowmq.queue.view import View
+from rowmq.quoting import quoted
 from rowmq.schedule import CatchUp
 from rowmq.subscriber.options import Options
 from rowmq.times import Duration, to_seconds
@@ -102,7 +103,7 @@ def pace_of(
     number = isinstance(overfetch_factor, int | float) and not isinstance(overfetch_factor, bool)
     if not number or not 1 <= overfetch_factor <= 1000:
         raise InvalidOption(
-            f"overfetch_factor must be a number from 1 to 1000, not {overfetch_factor!r}"
+            f"overfetch_factor must be a number from 1 to 1000, not {quoted(overfetch_factor)}"
         )
     at_once = whole("concurrency", concurrency)
     return Pace(
@@ -121,7 +122,7 @@ def check_policy(policy: AckPolicy, *, transactional: bool) -> AckPolicy:
     """An ack policy that goes with a transaction, if there is one."""
     if not isinstance(policy, AckPolicy):
         names = ", ".join(f"AckPolicy.{known.name}" for known in AckPolicy)
-        raise InvalidOption(f"ack_policy must be one of {names}, not {policy!r}")
+        raise InvalidOption(f"ack_policy must be one of {names}, not {quoted(policy)}")
     if check_flag("transactional", transactional) and policy is AckPolicy.ACK_FIRST:
         raise InvalidOption(
             "a transactional handler is acked in its transaction, and so not with "
