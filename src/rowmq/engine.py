@@ -21,6 +21,7 @@ from rowmq.drivers.sqlite import AsyncSQLiteDriver
 from rowmq.drivers.sqlite_watch import SQLiteWatch
 from rowmq.drivers.watching import Watch
 from rowmq.errors import InvalidOption, InvalidURL, MissingExtra, UnknownScheme
+from rowmq.quoting import quoted
 from rowmq.store.dialect import DEFAULT_LOCK_SECONDS, DEFAULT_PREFIX
 from rowmq.store.mysql import mysql_store
 from rowmq.store.postgres import PostgresDialect, postgres_store
@@ -52,6 +53,15 @@ MYSQL_OPTIONS = {"unix_socket", "ssl", "ssl_ca"}
 
 SPARE_LOCK_SECONDS = 1.0
 """How long a spare driver waits for a lock: a heartbeat has better things to do."""
+
+UNREADABLE = (
+    "the database URL cannot be read: write postgresql://user:password@host:port/database, and in "
+    "a password @ as %40, : as %3A, / as %2F, ? as %3F, # as %23, % as %25 and a space as %20"
+)
+UNREADABLE_PATH = (
+    "the path of the SQLite URL cannot be read: it is text in UTF-8, without the NUL character; "
+    "write % as %25 and a line break as %0A"
+)
 
 BOOLEANS = ("true", "1", "false", "0")
 
@@ -176,31 +186,47 @@ def split(url: str) -> tuple[str, SplitResult, str]:
         # Without a scheme, what stands there may be anything, also a password.
         refuse_scheme(name if separator and name.isalnum() else "")
     try:
+        check_text(url)
         parts = urlsplit(url)
         if database != "sqlite":
-            check_server(parts)
+            check_server(url, parts)
     except ValueError:
         # Python's message would quote what may be part of a password.
-        raise InvalidURL(
-            "the database URL cannot be read: write postgresql://user:password@host:port/database, "
-            "and in a password @ as %40, : as %3A, / as %2F, ? as %3F, # as %23 and % as %25"
-        ) from None
+        raise InvalidURL(UNREADABLE_PATH if database == "sqlite" else UNREADABLE) from None
     return url, parts, database
 
 
-def check_server(parts: SplitResult) -> None:
+def check_text(url: str) -> None:
+    """Raise ValueError for what no driver takes, or takes for something else. Python leaves line
+    breaks out of a URL, and reads bytes that are no text as some other character.
+    """
+    plain = unquote(url, errors="strict").encode()  # where a lone surrogate shows
+    if b"\0" in plain or CONTROL.search(url):
+        raise ValueError
+
+
+CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+
+
+def check_server(url: str, parts: SplitResult) -> None:
     """Raise ValueError for what comes of a password that is not escaped."""
     parts.port  # noqa: B018 - a port that is no number shows only here
     if (
         parts.fragment
         or parts.netloc.count("@") > 1
-        or re.search(r"%(?![0-9a-fA-F]{2})", parts.netloc)
+        or ("@" in parts.path and "@" not in parts.netloc)
+        or re.search(r"%(?![0-9a-fA-F]{2})|\s", url)
     ):
         raise ValueError
 
 
+def option_called(name: str, parts: SplitResult) -> str:
+    """An unknown option, for an error: by its name, unless that may be a part of a password."""
+    return "unknown option" if "@" in parts.query else f"unknown option {quoted(name)}"
+
+
 def refuse_scheme(scheme: str) -> NoReturn:
-    problem = f"RowMQ does not know the database {scheme!r}" if scheme else "this is no URL"
+    problem = f"RowMQ does not know the database {quoted(scheme)}" if scheme else "this is no URL"
     raise UnknownScheme(
         f"{problem}: URLs look like sqlite:///queue.db, "
         f"postgresql://user:password@host/database, mysql://... or mariadb://..."
@@ -210,7 +236,7 @@ def refuse_scheme(scheme: str) -> NoReturn:
 def limits_of(options: Options) -> Limits:
     size = options.pool_size
     if not isinstance(size, int) or isinstance(size, bool) or size < 1:
-        raise InvalidOption(f"pool_size must be 1 or more, not {size!r}")
+        raise InvalidOption(f"pool_size must be 1 or more, not {quoted(size)}")
     return Limits(
         pool_size=size,
         pool_timeout=to_seconds(options.pool_timeout, name="pool_timeout"),
@@ -231,8 +257,6 @@ def sqlite_path(_: str, parts: SplitResult) -> str:
     if parts.query or parts.fragment:
         raise InvalidURL("an SQLite URL takes no options; in a path, write ? as %3F and # as %23")
     path = unquote(parts.path.removeprefix("/"))
-    if "\0" in path:
-        raise InvalidURL("the path of an SQLite URL must not hold the NUL character")
     if parts.path == "/":
         raise InvalidURL("the SQLite URL names no file: write sqlite:///queue.db, or sqlite://")
     return str(Path(path).absolute()) if path not in ("", ":memory:") else ""
@@ -243,7 +267,9 @@ def postgres_url(url: str, parts: SplitResult) -> str:
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
     unknown = sorted(set(options) - SHARED_OPTIONS - LIBPQ_OPTIONS)
     if unknown:
-        raise InvalidURL(f"unknown option {unknown[0]!r} in the URL; libpq's options are known")
+        raise InvalidURL(
+            f"{option_called(unknown[0], parts)} in the URL; libpq's options are known"
+        )
     return "postgresql" + url[len(parts.scheme) :]
 
 
@@ -258,7 +284,7 @@ def mysql_options(_: str, parts: SplitResult) -> dict[str, Any]:
     unknown = sorted(set(extra) - MYSQL_OPTIONS)
     if unknown:
         known = ", ".join(sorted(MYSQL_OPTIONS))
-        raise InvalidURL(f"unknown option {unknown[0]!r} in the URL; known are {known}")
+        raise InvalidURL(f"{option_called(unknown[0], parts)} in the URL; known are {known}")
     # Whatever else it said would be taken for no, and the connection be made in the clear.
     if extra.get("ssl", "1") not in BOOLEANS:
         raise InvalidURL("the option ssl in the URL must be true or false")

@@ -17,6 +17,7 @@ from rowmq import engine
 from rowmq.engine import Options, open_async_engine, open_engine, resolve, store_for
 from rowmq.errors import (
     ConfigurationError,
+    DatabaseUnreachable,
     InvalidOption,
     InvalidURL,
     MissingExtra,
@@ -236,6 +237,20 @@ def test_an_option_that_would_be_misread_is_refused(option: str) -> None:
         f"host=h password={SECRET}",
         f"password={SECRET}://",
         f"{SECRET}",
+        f"postgresql://user:12?{SECRET}@host/db",
+        f"postgresql://user:12?a=b&{SECRET}@host/db",
+        f"postgresql://user:12/{SECRET}@host/db",
+        f"mysql://user:12/{SECRET}@host/db",
+        f"postgresql://user:a {SECRET}@host/db",
+        f"postgresql://user:%00{SECRET}@host/db",
+        f"postgresql://user:%ff{SECRET}@host/db",
+        f"postgresql://user:\ud800{SECRET}@host/db",
+        f"postgresql://user@host/db?password=%zz{SECRET}",
+        f"mysql://user:%00{SECRET}@host/db",
+        f"mysql://user:{SECRET}\ud800@host/db",
+        f"mysql://user:{SECRET}\n@host/db",
+        f"mysql://user:{SECRET}@ho\tst/db",
+        f"mysql://user:{SECRET}@host/d\x7fb",
     ],
 )
 def test_no_message_and_no_traceback_shows_a_password(url: str) -> None:
@@ -257,6 +272,40 @@ def test_a_server_that_is_not_there_shows_no_password(scheme: str) -> None:
     while error is not None:
         assert SECRET not in f"{error} {error.args!r}"
         error = error.__cause__ or error.__context__
+
+
+@pytest.mark.parametrize("query", [f"password=a={SECRET}", f"password={SECRET}&"])
+def test_what_libpq_says_of_a_url_shows_no_password(query: str) -> None:
+    with pytest.raises(RowMQError) as caught:
+        rowmq.connect(f"postgresql://user@127.0.0.1:1/db?{query}", connect_timeout=2)
+    error: BaseException | None = caught.value
+    while error is not None:
+        assert SECRET not in f"{error} {error.args!r}"
+        error = error.__cause__ or error.__context__
+
+
+@pytest.mark.parametrize("scheme", ["postgresql", "mysql"])
+@pytest.mark.parametrize("host", ["a" * 64 + ".test", "a..test", "x" * 300])
+async def test_a_host_that_can_have_no_address_is_not_reached(scheme: str, host: str) -> None:
+    url = f"{scheme}://user:{SECRET}@{host}/db"
+    with pytest.raises(DatabaseUnreachable, match="are host and port right"):
+        rowmq.connect(url, connect_timeout=2)
+    with pytest.raises(DatabaseUnreachable, match="are host and port right"):
+        await rowmq.connect_async(url, connect_timeout=2)
+
+
+@pytest.mark.parametrize(
+    "url", ["sqlite:///a\nb.db", "sqlite:///%ff.db", "sqlite:///a%00.db", "sqlite:///\ud800.db"]
+)
+def test_a_path_that_would_be_taken_for_another_is_refused(url: str) -> None:
+    with pytest.raises(InvalidURL, match="in UTF-8, without the NUL character"):
+        target(url)
+
+
+def test_an_escaped_path_is_taken_as_it_is(tmp_path: Path) -> None:
+    for name in ("a b.db", "100%.db", "a\nb.db", "größe😀.db", "?x=1#y.db", "'\".db"):
+        rowmq.connect(f"sqlite:///{quote(str(tmp_path / name))}").close()
+        assert (tmp_path / name).exists()
 
 
 # --- options -------------------------------------------------------------------------------------

@@ -138,7 +138,7 @@ def open_pymysql(options: Mapping[str, Any], limits: Limits) -> PyMySQLSession:
             cursor.execute(SETTINGS, (max(1, round(limits.lock_timeout)),))
             cursor.execute(PACKET)
             (packet_bytes_max,) = cursor.fetchone()
-    except (pymysql.Error, OSError) as error:
+    except (pymysql.Error, OSError, UnicodeError) as error:
         raise refused(error) from error
     return PyMySQLSession(connection, int(packet_bytes_max))
 
@@ -164,7 +164,7 @@ async def open_asyncmy(options: Mapping[str, Any], limits: Limits) -> AsyncmySes
             await cursor.execute(SETTINGS, (max(1, round(limits.lock_timeout)),))
             await cursor.execute(PACKET)
             (packet_bytes_max,) = await cursor.fetchone()
-    except (TimeoutError, MySQLError, OSError) as error:
+    except (TimeoutError, MySQLError, OSError, UnicodeError) as error:
         raise refused(error) from error
     return AsyncmySession(connection, int(packet_bytes_max))
 
@@ -187,6 +187,8 @@ def arguments(options: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
     """The arguments that both drivers connect with."""
     plain = {name: value for name, value in options.items() if not name.startswith("ssl")}
     plain |= {
+        # Of text, both drivers would take what Latin-1 has; servers keep passwords in UTF-8.
+        "password": options["password"].encode(),
         "charset": "utf8mb4",
         "autocommit": True,
         "binary_prefix": True,

@@ -26,6 +26,7 @@ from rowmq.errors import (
     AuthenticationFailed,
     ConnectionLost,
     DatabaseUnreachable,
+    InvalidURL,
     RowMQError,
 )
 from rowmq.naming import TOPIC_BYTES_MAX
@@ -141,7 +142,10 @@ def open_psycopg(url: str, limits: Limits) -> PsycopgSession:
             prepare_threshold=5 if limits.prepared_statements else None,
             connect_timeout=max(2, round(limits.connect_timeout)),
         )
-    except psycopg.Error as error:
+    except psycopg.ProgrammingError:
+        # What libpq says of a URL quotes it, with the password.
+        raise InvalidURL("the database URL cannot be read by libpq; see its options") from None
+    except (psycopg.Error, UnicodeError) as error:  # which a host's name may be the reason for
         raise refused(error) from error
     return PsycopgSession(connection, limits)
 
@@ -216,7 +220,13 @@ async def open_asyncpg(url: str, limits: Limits) -> AsyncpgSession:
             timeout=limits.connect_timeout,
             statement_cache_size=200 if limits.prepared_statements else 0,
         )
-    except (TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
+    except (
+        TimeoutError,
+        asyncpg.PostgresError,
+        asyncpg.InterfaceError,
+        OSError,
+        UnicodeError,
+    ) as error:
         raise refused(error) from error
     return AsyncpgSession(connection, limits)
 
