@@ -530,6 +530,13 @@ def test_the_list_needs_no_database() -> None:
     assert "long_transaction" in result.stdout
 
 
+def test_the_list_is_json_for_programs() -> None:
+    for words in (["--list", "--json"], ["--json", "--list"]):
+        told = json.loads(run(*words).stdout)
+        assert [check["check"] for check in told["checks"]] == [check.name for check in CHECKS]
+        assert told["thresholds"]["long_transaction"] == 60
+
+
 def test_a_healthy_file_is_told_so(url: str) -> None:
     result = run("--url", url)
     assert (result.exit_code, result.stderr) == (0, "")

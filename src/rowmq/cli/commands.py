@@ -95,7 +95,8 @@ class Root(click.Group):
     def _run(self, words: list[str], name: str, complete_var: str | None, **extra: Any) -> int:
         as_json = "--json" in words[: words.index("--") if "--" in words else None]
         try:
-            result = super().main(words, name, complete_var, standalone_mode=False, **extra)
+            extra |= {"standalone_mode": False, "obj": as_json}
+            result = super().main(words, name, complete_var, **extra)
             sys.stdout.flush()
             return result if isinstance(result, int) else Code.OK
         except (RowMQError, click.ClickException) as error:

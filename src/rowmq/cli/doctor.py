@@ -38,6 +38,10 @@ TOLD = {"error", "statements", "right"}
 def list_checks(ctx: click.Context, _: click.Parameter, value: bool) -> None:
     """Print what there is, and end: for that no database is needed."""
     if value and not ctx.resilient_parsing:
+        if ctx.obj:  # JSON is wanted: see `Root`
+            known = [{"check": check.name, "about": check.about} for check in CHECKS]
+            emit({"checks": known, "thresholds": threshold_defaults()})
+            ctx.exit()
         table(("check", "what it looks at"), [(c.name, c.about) for c in CHECKS], empty="")
         out().print("")
         thresholds: list[tuple[Cell, ...]] = [(k, str(v)) for k, v in threshold_defaults().items()]

@@ -21,11 +21,15 @@ LIVE = ("/livez",)
 """Whether it is worth keeping: starting it again mends no outage."""
 
 
+PORT_DIGITS_MAX = 5
+
+
 def address_of(value: str) -> Address:
     """The address of `port` or `host:port`; without a host, only this machine can ask."""
     host, colon, port = value.rpartition(":")
     bare = ":" in host and not host.startswith("[")
-    if not port.isdecimal() or not 0 <= int(port) < 65536 or (colon and not host) or bare:
+    given = port.isascii() and port.isdecimal() and len(port) <= PORT_DIGITS_MAX
+    if not given or not 0 <= int(port) < 65536 or (colon and not host) or bare:
         raise click.BadParameter(
             "give a port, as in 8080, or host:port, as in 0.0.0.0:8080 or [::]:8080"
         )

@@ -59,7 +59,10 @@ class Marks(msgspec.Struct, frozen=True):
 
     def open(self, line: bytes) -> rowmq.Message[Any]:
         """The message of an envelope."""
-        envelope = msgspec.json.decode(line, type=Envelope)
+        try:
+            envelope = msgspec.json.decode(line, type=Envelope)
+        except RecursionError as error:
+            raise ValueError(f"this is nested too deep ({error})") from None
         return rowmq.Message(
             payload=unpacked(envelope.payload, envelope.encoding),
             key=self.key if envelope.key is None else envelope.key,

@@ -19,6 +19,10 @@ SIZES = {"": 1, "B": 1, "BYTES": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 SIZES |= {"K": 1024, "M": 1024**2, "G": 1024**3, "KIB": 1024, "MIB": 1024**2, "GIB": 1024**3}
 
 
+DIGITS_MAX = 30
+"""More than any number needs that is taken here; Python does not read thousands."""
+
+
 class Duration(click.ParamType):  # type: ignore[type-arg]  # not in every click
     """30s, 5m, 2h, 7d, 1h30m, or seconds; and `forever`, where that means something."""
 
@@ -54,7 +58,7 @@ class Size(click.ParamType):  # type: ignore[type-arg]  # not in every click
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         found = re.fullmatch(r"([0-9]+)\s*([a-zA-Z]*)", str(value).strip())
-        if not found or found[2].upper() not in SIZES:
+        if not found or found[2].upper() not in SIZES or len(found[1]) > DIGITS_MAX:
             self.fail(f"{value!r} is no size: write 65536, 64KiB or 1MiB", param, ctx)
         return int(found[1]) * SIZES[found[2].upper()]
 
@@ -99,7 +103,7 @@ class Limit(click.ParamType):  # type: ignore[type-arg]  # not in every click
         text = str(value).strip().lower()
         if text == "none":
             return math.inf
-        if not text.isascii() or not text.isdigit() or int(text) < 1:
+        if not is_number(text) or int(text) < 1:
             self.fail(f"{value!r} is no limit: write a whole number, or none", param, ctx)
         return int(text)
 
@@ -125,6 +129,12 @@ MOMENT = Moment()
 LIMIT = Limit()
 HEADER = Header()
 
+
+def is_number(text: str) -> bool:
+    """Whether it is a whole number, and none that is only there to be too long."""
+    return text.isascii() and text.isdigit() and len(text) <= DIGITS_MAX
+
+
 Place = str | int | datetime
 """A place in a topic: `earliest`, `latest`, an offset, or a time."""
 
@@ -134,7 +144,7 @@ def place_of(value: str, *, words: tuple[str, ...], option: str) -> Place:
     text = value.strip()
     if text.lower() in words:
         return text.lower()
-    if text.isascii() and text.isdigit():
+    if is_number(text):
         if not 1 <= int(text) < 2**62:
             raise click.BadParameter("offsets begin with 1", param_hint=option)
         return int(text)

@@ -559,3 +559,12 @@ def test_gc_takes_what_every_group_has_acked(url: str, mq: Any) -> None:
     }
     assert answer(url, "gc", "t") == "deleted 0 messages of topic t\n"
     assert invoke(url, "gc", "nothing").exit_code == 3
+
+
+def test_an_envelope_that_is_nested_too_deep_is_refused(url: str) -> None:
+    for deep in ("[" * 100_000, "[" * 300 + "]" * 300):
+        for more in ([], ["--json"]):
+            result = invoke(url, "publish", "t", "--envelope", f'{{"payload": {deep}}}', *more)
+            assert result.exit_code == 1
+            assert isinstance(result.exception, SystemExit)
+            assert "payload 1: " in result.stderr

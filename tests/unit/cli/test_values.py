@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rowmq.cli.health import address_of
 from rowmq.cli.showing import duration, size
 from rowmq.cli.values import DURATION, HEADER, KEPT, LIMIT, MOMENT, SIZE, place_of
 
@@ -104,3 +105,13 @@ def test_what_is_no_place_is_told_what_is(text: str, hint: str) -> None:
         place_of(text, words=("earliest", "latest"), option="--to")
     assert hint in refused.value.message
     assert refused.value.param_hint == "--to"
+
+
+def test_numbers_of_thousands_of_digits_are_refused() -> None:
+    digits = "9" * 5_000
+    for kind in (SIZE, LIMIT, DURATION, MOMENT):
+        assert refusal(kind, digits)
+    with pytest.raises(click.BadParameter, match="neither"):
+        place_of(digits, words=("earliest",), option="--from")
+    with pytest.raises(click.BadParameter, match="give a port"):
+        address_of(digits)
