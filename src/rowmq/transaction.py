@@ -12,8 +12,9 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from rowmq.errors import Closed, InvalidInput, TransactionFailed
+from rowmq.errors import Closed, DatabaseError, InvalidInput, RowMQError, TransactionFailed
 from rowmq.message import Message, PublishResult
+from rowmq.quoting import visible
 from rowmq.store.statement import Result
 
 __all__ = ["AsyncTransaction", "Guard", "Transaction", "begun_guard_of", "guard_of"]
@@ -96,7 +97,7 @@ class Transaction:
                 result: Result = session.query(sql, params)
                 return result
             except Exception as error:  # noqa: BLE001 - told as what it means
-                raise session.translate(error)  # noqa: B904 - which brings its cause with it
+                raise meaning(session.translate(error))  # noqa: B904 - which brings its cause
 
     def publish(
         self,
@@ -143,7 +144,7 @@ class AsyncTransaction:
                 result: Result = await session.query(sql, params)
                 return result
             except Exception as error:  # noqa: BLE001 - told as what it means
-                raise session.translate(error)  # noqa: B904 - which brings its cause with it
+                raise meaning(session.translate(error))  # noqa: B904 - which brings its cause
 
     async def publish(
         self,
@@ -190,6 +191,25 @@ def refuse_if_ended(session: Any) -> None:
         )
 
 
+def meaning(error: Exception) -> Exception:
+    """What an error of a driver says; also of one that cannot write a parameter down."""
+    if isinstance(error, RowMQError) or not isinstance(error, UNSENT):
+        return error
+    said = visible(str(error)) or type(error).__name__
+    fault = DatabaseError(f"the driver could not run the SQL with these parameters ({said})")
+    fault.__cause__ = error
+    return fault
+
+
+UNSENT = (TypeError, ValueError, OverflowError)
+
+
 def check_sql(sql: str) -> None:
     if not isinstance(sql, str):
         raise InvalidInput(f"SQL must be a str, not {type(sql).__name__}")
+    try:
+        sql.encode()
+    except UnicodeEncodeError:
+        raise InvalidInput("SQL must be valid Unicode, and this holds a lone surrogate") from None
+    if "\0" in sql:
+        raise InvalidInput("SQL must not hold the NUL character, where databases would end it")

@@ -86,6 +86,8 @@ def check_names(names: Iterable[str] | None) -> list[Check]:
     """The checks of some names, in the order of the report; all for None."""
     if names is None:
         return list(CHECKS)
+    if not isinstance(names, Iterable):
+        raise InvalidOption(f"checks must be a list of names, not {quoted(names)}")
     wanted = [names] if isinstance(names, str) else list(names)
     known = [check.name for check in CHECKS]
     for name in wanted:

@@ -23,6 +23,7 @@ from rowmq.errors import (
     StatementTooLarge,
     UniqueViolation,
 )
+from rowmq.quoting import visible
 
 __all__ = ["Translate", "mysql_fault", "postgres_fault", "sqlite_fault"]
 
@@ -197,4 +198,4 @@ def _chain(error: Exception) -> Iterator[BaseException]:
 
 def _first_line(error: Exception) -> str:
     text = str(error).strip() or type(error).__name__
-    return text.splitlines()[0]
+    return visible(text.splitlines()[0])

@@ -20,6 +20,8 @@ __all__ = ["Style", "restyle", "restyle_own"]
 
 Style = Literal["?", "%s", "$1"]
 
+DIGITS_MAX = 10
+
 # What is skipped: quoted text and comments, as the database that takes a style writes them.
 _SKIPPED = {
     # PostgreSQL: backslashes escape in E'...' only, comments nest, $$ quotes too.
@@ -120,9 +122,10 @@ def _place_of(match: re.Match[str], before: int) -> str:
         return match["named"]
     if not match["numbered"]:
         return str(before + 1)
-    number = int(match["numbered"][1:])
+    digits = match["numbered"][1:]
+    number = int(digits) if len(digits) < DIGITS_MAX else 0
     if number == 0:
-        raise InvalidInput(f"{match[0]} stands for no parameter: the first one is 1")
+        raise InvalidInput(f"{match[0][:DIGITS_MAX]} stands for no parameter: the first one is 1")
     return str(number)
 
 

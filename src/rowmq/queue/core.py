@@ -500,12 +500,14 @@ def check_order(order: str) -> bool:
     return order == "lifo"
 
 
+def state_of(state: State | str) -> State | None:
+    """A state, also by what it is called; None if it is none."""
+    return next((known for known in State if state in (known, known.value)), None)
+
+
 def live_state(state: State | str) -> State:
     """A state of jobs that are not in the archive."""
-    try:
-        chosen = State(state)
-    except ValueError:
-        chosen = State.FAILED
+    chosen = state_of(state)
     if chosen not in LIVE:
         raise InvalidOption(
             f"state must be State.PENDING, State.PROCESSING or State.RETRYABLE, not "
@@ -517,10 +519,7 @@ def live_state(state: State | str) -> State:
 
 def finished_state(state: State | str) -> State:
     """A state of the archive."""
-    try:
-        chosen = State(state)
-    except ValueError:
-        chosen = State.PENDING
+    chosen = state_of(state)
     if chosen not in (State.COMPLETED, State.FAILED):
         raise InvalidOption(f"state must be State.COMPLETED or State.FAILED, not {quoted(state)}")
     return chosen
