@@ -12,6 +12,7 @@ PARALLEL := --numprocesses=3 --dist=worksteal
 .PHONY: help demo check test bench bench-spark mutants models docs format clean
 .PHONY: help demo check test bench bench-spark simulate docs format clean
 .PHONY: help demo check test bench bench-spark chaos docs format clean
+.PHONY: help demo check test bench bench-spark fuzz docs format clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -45,6 +46,8 @@ simulate: $(READY) ## Play seeds on real databases, statement by statement: SEED
 		$(addprefix --seeds ,$(SEEDS)) $(addprefix --only ,$(ONLY))
 chaos: $(READY) ## Kill, stop and starve real processes and servers, and judge; FAULT=, DATABASE=, SECONDS=
 	@$(BIN)/python -m tests.chaos $(FAULT:%=--fault %) $(DATABASE:%=--database %) $(SECONDS:%=--seconds %)
+fuzz: $(READY) ## Give every call and command EXAMPLES=1000 random inputs, on all databases
+	@ROWMQ_FUZZ_EXAMPLES=$(or $(EXAMPLES),1000) $(BIN)/pytest tests/fuzz $(PARALLEL) --timeout=0
 
 # The warning that is turned off is about a future MkDocs, not about these pages; all others are errors.
 docs: $(READY) ## Build the documentation into site/, with every warning an error

@@ -4,6 +4,7 @@ from rowmq import errors
 from rowmq.client import AsyncRowMQ, RowMQ, connect, connect_async, schema_sql
 from rowmq.cron.cron import AsyncCron, Cron
 from rowmq.doctor.thresholds import Thresholds
+from rowmq.logs import keep_in_line
 from rowmq.message import (
     Checkup,
     CronMessage,
@@ -96,3 +97,5 @@ __all__ = [
     "errors",
     "schema_sql",
 ]
+
+keep_in_line()
