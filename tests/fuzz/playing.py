@@ -92,8 +92,18 @@ def calls(draw: Callable[..., Any], chosen: tuple[str, str] | None = None) -> Ca
     others = [name for name in known if name not in needed]
     more = draw(st.lists(st.sampled_from(others), unique=True, max_size=4)) if others else []
     wrong = draw(st.sampled_from([None, None, *needed, *more]))
-    given = {name: draw(HOSTILE if name == wrong else VALUES[name]) for name in [*needed, *more]}
+    given = {name: draw(hostile(name) if name == wrong else VALUES[name]) for name in needed + more}
     return Call(receiver, method, given)
+
+
+def hostile(name: str) -> st.SearchStrategy[Any]:
+    """What nobody should give as a parameter; without what is right, and waits for ever."""
+    return HOSTILE.filter(lambda value: not waits(value)) if name == "timeout" else HOSTILE
+
+
+def waits(timeout: Any) -> bool:
+    plain = isinstance(timeout, int | float) and not isinstance(timeout, bool)
+    return timeout is None or (plain and timeout > 0)
 
 
 PLAYED = [found for found in methods() if found not in EXCUSED] + [("client", "subscribe")]

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -33,8 +34,9 @@ servers = st.sampled_from(["postgresql", "postgres", "mysql", "mariadb", "mysql+
 hosts = st.sampled_from(
     [DEAD, "", "[::1]:1", "127.0.0.1:0x1", "h:99999", "a" * 64 + ".x:1", "[", "a..b"]
 )
+# Not unix_socket: PyMySQL leaves one that nobody listens at to the garbage collector.
 OPTIONS = [
-    "password", "user", "host", "port", "sslmode", "ssl", "ssl_ca", "unix_socket", "options",
+    "password", "user", "host", "port", "sslmode", "ssl", "ssl_ca", "options",
     "service", "passfile", "connect_timeout", "application_name", "target_session_attrs",
     "nonsense",
 ]  # fmt: skip
@@ -111,7 +113,7 @@ def test_an_escaped_path_is_the_file(path: str) -> None:
     except InvalidURL:
         assert "%00" in path
         return
-    assert found == f"/tmp/x{unquote(path)}x"  # noqa: S108 - nothing is made there
+    assert found == str(Path(f"/tmp/x{unquote(path)}x"))  # noqa: S108 - nothing is made there
 
 
 @effort(100)
@@ -124,7 +126,7 @@ def test_any_path_is_a_file_or_refused(path: Any) -> None:
         assert len(str(error)) < 500
         return
     # Nothing was left out of it.
-    assert found == f"/tmp/x{unquote(path)}x" or ".." in path  # noqa: S108
+    assert found == str(Path(f"/tmp/x{unquote(path)}x"))  # noqa: S108
 
 
 identifiers = st.one_of(
