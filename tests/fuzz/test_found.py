@@ -1,11 +1,12 @@
 """What was found by giving calls anything: each case by itself, on every database."""
 
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
 
+import rowmq
 from rowmq import errors
 
 
@@ -77,3 +78,15 @@ async def test_the_times_of_a_schedule_end_with_the_calendar(mq: Any) -> None:
     times = await mq.cron.next("s", 1_000)
     assert 70 < len(times) < 90
     assert times == sorted(times)
+
+
+async def test_ticks_outside_the_calendar_are_refused(mq: Any) -> None:
+    earliest = datetime.min.replace(tzinfo=timezone(timedelta(hours=1)))
+    latest = datetime.max.replace(tzinfo=timezone(timedelta(hours=-1)))
+    for at in (earliest, latest):
+        for message in (rowmq.CronMessage(1, at), rowmq.ScheduledMessage("k", 1, at)):
+            with pytest.raises(errors.InvalidOption, match="years 1 to 9999"):
+                await mq.cron.install_tick("hash", "prefix", [message], queue="q")
+    assert await mq.queues() == []
+    for at in (datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)):
+        await mq.cron.install_tick("hash", "prefix", [rowmq.CronMessage(1, at)], queue="q")

@@ -20,6 +20,7 @@ from rowmq.naming import (
     check_topic,
 )
 from rowmq.options import check_flag
+from rowmq.queue.core import due_micros
 from rowmq.queue.view import UNTYPED
 from rowmq.quoting import quoted
 from rowmq.schedule import CatchUp, Period, Spec, Timing, check_catch_up
@@ -29,7 +30,7 @@ from rowmq.store.postings import Posting, posting_of
 from rowmq.store.queues import LaneName
 from rowmq.store.schedules import Made, Schedule
 from rowmq.store.ticks import NO_PART, Owner, Tick
-from rowmq.times import Duration, from_micros, to_micros, to_seconds
+from rowmq.times import Duration, from_micros, to_seconds
 
 __all__ = [
     "FIRE_AT_HEADER",
@@ -213,7 +214,7 @@ def tick_of(owner: Owner, message: Any, *, can_update: bool) -> Tick:
             raise InvalidOption("a tick has a time: give at=..., and no delay")
     if message.at is None:
         raise InvalidOption("a tick needs the time at which it is due, at=...")
-    fire_at = to_micros(message.at)
+    fire_at = due_micros(message.at)
     posting = posting_of(
         owner.queue,
         UNTYPED,
