@@ -130,13 +130,18 @@ Lines = list[tuple[int, bytes]]
 
 def lines_of(source: Source, read: Callable[[int], None]) -> Iterator[tuple[Lines, bool]]:
     """The numbered lines of a source, chunk by chunk, and whether more is yet to be waited for."""
-    rest, number = b"", 0
+    rest: list[bytes] = []  # put together once, however many chunks a line has
+    number = 0
     while chunk := read_some(source):
         read(len(chunk))
-        *whole, rest = (rest + chunk).split(b"\n")
+        *whole, end = chunk.split(b"\n")
+        if whole:
+            whole[0] = b"".join([*rest, whole[0]])
+            rest = []
+        rest.append(end)
         yield list(enumerate(whole, number + 1)), source.flows and len(chunk) < CHUNK_BYTES
         number += len(whole)
-    yield [(number + 1, rest)], False
+    yield [(number + 1, b"".join(rest))], False
 
 
 def read_some(source: Source) -> bytes:

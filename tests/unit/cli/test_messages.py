@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import rowmq
+from rowmq.cli.sources import CHUNK_BYTES
 from tests.unit.cli.running import answer, invoke, json_of, url_of
 
 
@@ -568,3 +569,18 @@ def test_an_envelope_that_is_nested_too_deep_is_refused(url: str) -> None:
             assert result.exit_code == 1
             assert isinstance(result.exception, SystemExit)
             assert "payload 1: " in result.stderr
+
+
+def test_lines_of_many_chunks_are_read_whole(url: str, tmp_path: Path) -> None:
+    lines = ["a" * (3 * CHUNK_BYTES + 1), "b", "c" * (CHUNK_BYTES - 2), "", "d" * CHUNK_BYTES]
+    file = tmp_path / "lines.txt"
+    file.write_text("\n".join(lines))
+    answer(url, "publish", "t", "--raw", "--key", "k", "--file", str(file))
+    with rowmq.connect(url) as mq:
+        assert [message.payload for message in mq.read("t")] == [line for line in lines if line]
+
+
+def test_a_line_of_megabytes_is_over_the_limit_and_nothing_else(url: str) -> None:
+    result = invoke(url, "publish", "t", "--raw", "--file", "-", input="x" * 2**24 + "\n")
+    assert result.exit_code == 1
+    assert "stdin:1: a payload of 16,777,216 bytes is over the limit" in result.stderr
