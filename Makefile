@@ -9,10 +9,7 @@ READY := $(VENV)/.ready
 PARALLEL := --numprocesses=3 --dist=worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check test bench bench-spark mutants models docs format clean
-.PHONY: help demo check test bench bench-spark simulate docs format clean
-.PHONY: help demo check test bench bench-spark chaos docs format clean
-.PHONY: help demo check test bench bench-spark fuzz docs format clean
+.PHONY: help demo check test bench bench-spark simulate chaos mutants models fuzz docs format clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -41,11 +38,14 @@ mutants: $(READY) ## Turn off one guard of ours at a time, and see that the test
 
 models: $(READY) ## Compare topics, queues and schedules with their models, in EXAMPLES others each time
 	@$(BIN)/python -m tests.models $(if $(EXAMPLES),--examples $(EXAMPLES))
+
 simulate: $(READY) ## Play seeds on real databases, statement by statement: SEEDS=, DATABASE=, ONLY=
 	@$(BIN)/python -m tests.simulation $(addprefix --database ,$(DATABASE)) \
 		$(addprefix --seeds ,$(SEEDS)) $(addprefix --only ,$(ONLY))
+
 chaos: $(READY) ## Kill, stop and starve real processes and servers, and judge; FAULT=, DATABASE=, SECONDS=
 	@$(BIN)/python -m tests.chaos $(FAULT:%=--fault %) $(DATABASE:%=--database %) $(SECONDS:%=--seconds %)
+
 fuzz: $(READY) ## Give every call and command EXAMPLES=1000 random inputs, on all databases
 	@ROWMQ_FUZZ_EXAMPLES=$(or $(EXAMPLES),1000) $(BIN)/pytest tests/fuzz $(PARALLEL) --timeout=0
 
