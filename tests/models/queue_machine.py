@@ -234,6 +234,8 @@ class QueueMachine(RuleBasedStateMachine):
         assert len(jobs) <= min(limit, len(ready))
         return self._claimed(jobs, client)
 
+    # Where a hold is a claim, on SQLite, a claim that was never settled is one that died.
+    @precondition(lambda self: not self.model.died())
     @rule(client=CLIENTS, fails=st.booleans())
     def hold(self, client: int, *, fails: bool) -> None:
         """Do the first job in a transaction, or fail to."""

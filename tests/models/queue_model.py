@@ -183,6 +183,10 @@ class QueueModel:
         claimed = [job for job in self.jobs.values() if job.where is Where.CLAIMED]
         return [job for job in claimed if job.lock is not None and job.lock.until <= self.now]
 
+    def died(self) -> bool:
+        """Whether a job was, or is, claimed by somebody who has not settled it."""
+        return any(job.alive and job.deliveries > job.attempts for job in self.jobs.values())
+
     def give_back(self) -> None:
         """What expired locks have is ready again."""
         for job in self.expired():
