@@ -32,7 +32,8 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     batch: int = 1
     callers: int = 1
     payload_bytes: int = 200
-    handler: Literal["async", "sync"] = "async"
+    handler: Literal["async", "sync", "batch"] = "async"
+    """A handler for batches takes many messages at a time."""
     keep: bool = True
     """Whether finished jobs stay in the archive."""
     idle: float = 2.0

@@ -9,7 +9,6 @@ import asyncio
 import platform
 import sqlite3
 import sys
-import uuid
 from collections.abc import Callable, Iterator
 from time import monotonic
 from typing import Any
@@ -20,6 +19,7 @@ import rowmq
 from rowmq.bench.link import open_link
 from rowmq.bench.playing import Spec, Stage, say, spec_of
 from rowmq.engine import mysql_options, postgres_url, split, sqlite_path
+from rowmq.message import new_ids
 
 __all__ = ["main"]
 
@@ -39,14 +39,22 @@ Record = tuple[int, int, int, int, str, None, bytes]
 
 
 def batches_of(spec: Spec) -> Iterator[list[Record]]:
-    """The rows to write, a batch at a time; partitions take turns."""
+    """The rows to write, a batch at a time; partitions take turns. Ids are like those that messages
+    are given: in an index, random ones would cost far more.
+    """
     payload = b"x" * spec.payload_bytes
     for first in range(0, spec.messages, spec.batch):
         places = range(first, min(first + spec.batch, spec.messages))
         yield [
-            (n % spec.partitions, n // spec.partitions, first, 0, str(uuid.uuid4()), None, payload)
-            for n in places
+            (n % spec.partitions, n // spec.partitions, first, 0, id, None, payload)
+            for n, id in zip(places, new_ids(len(places)), strict=True)
         ]
+
+
+def warm_batch(spec: Spec) -> list[Record]:
+    """What is written before the time runs, into a partition of its own."""
+    batch = next(batches_of(spec))
+    return [(spec.partitions, n, *record[2:]) for n, record in enumerate(batch)]
 
 
 def prepare(spec: Spec) -> None:
@@ -87,12 +95,18 @@ async def copy(spec: Spec, stage: Stage | None) -> None:
     insert = await connection.prepare(
         f"INSERT INTO {TABLE} ({', '.join(COLUMNS)}) VALUES ({marks})"
     )
-    began = await started(stage, batch=spec.batch, how="INSERT" if spec.batch == 1 else "COPY")
-    for batch in batches:
+
+    async def write(batch: list[Record]) -> None:
         if spec.batch == 1:
             await insert.fetch(*batch[0])
         else:
             await connection.copy_records_to_table(TABLE, records=batch, columns=COLUMNS)
+
+    if stage is not None:
+        await write(warm_batch(spec))
+    began = await started(stage, batch=spec.batch, how="INSERT" if spec.batch == 1 else "COPY")
+    for batch in batches:
+        await write(batch)
     ended(stage, sum(map(len, batches)), began)
     await connection.close()
 
@@ -137,10 +151,16 @@ def write_mysql(spec: Spec, stage: Stage | None) -> None:
         cursor = connection.cursor()
         marks = "(" + ", ".join(["%s"] * len(COLUMNS)) + ")"
         batches = [flat(batch) for batch in batches_of(spec)]
-        began = asyncio.run(started(stage, batch=spec.batch, how="INSERT"))
-        for values in batches:
+
+        def write(values: list[Any]) -> None:
             rows = ", ".join([marks] * (len(values) // len(COLUMNS)))
             cursor.execute(f"INSERT INTO {TABLE} ({', '.join(COLUMNS)}) VALUES {rows}", values)
+
+        if stage is not None:
+            write(flat(warm_batch(spec)))
+        began = asyncio.run(started(stage, batch=spec.batch, how="INSERT"))
+        for values in batches:
+            write(values)
         ended(stage, sum(map(len, batches)) // len(COLUMNS), began)
 
 
@@ -175,11 +195,17 @@ def write_sqlite(spec: Spec, stage: Stage | None) -> None:
     marks = ", ".join("?" * len(COLUMNS))
     insert = f"INSERT INTO {TABLE} ({', '.join(COLUMNS)}) VALUES ({marks})"
     batches = list(batches_of(spec))
-    began = asyncio.run(started(stage, batch=spec.batch, how="executemany"))
-    for batch in batches:
+
+    def write(batch: list[Record]) -> None:
         connection.execute("BEGIN IMMEDIATE")
         connection.executemany(insert, batch)
         connection.execute("COMMIT")
+
+    if stage is not None:
+        write(warm_batch(spec))
+    began = asyncio.run(started(stage, batch=spec.batch, how="executemany"))
+    for batch in batches:
+        write(batch)
     ended(stage, sum(map(len, batches)), began)
     connection.close()
 

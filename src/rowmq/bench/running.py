@@ -4,6 +4,7 @@ Within a repetition all subjects have their turn, in another order each time: so
 machine does meanwhile meets all of them alike.
 """
 
+import random
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
@@ -32,9 +33,9 @@ def run_scenario(
     """Measure every entry of a scenario, in turns."""
     stands = [Stand(home, scenario, entry) for entry in scenario.entries]
     for turn in range(1 if scenario.once else repeat):
-        order = stands[turn % len(stands) :] + stands[: turn % len(stands)]
-        if any(stand.entry.half_of for stand in stands):
-            order = stands  # some need what others have measured
+        order = list(stands)
+        if not any(stand.entry.half_of for stand in stands):  # which needs what others measured
+            random.Random(f"{scenario.name} {turn}").shuffle(order)
         for stand in order:
             tell(f"{database_name(home.database)}: {scenario.title}", stand.name)
             stand.play(commands, stands)

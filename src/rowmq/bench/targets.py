@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from rowmq.bench.results import Line, Results, Verdict
-from rowmq.bench.scenarios.plan import NO_ARCHIVE
+from rowmq.bench.scenarios.plan import BATCH_HANDLERS, NO_ARCHIVE
 
 __all__ = ["verdicts"]
 
@@ -30,14 +30,23 @@ class Target(NamedTuple):
 
 
 def best(
-    results: Results, database: str, scenario: str, subject: str, *, keep: bool = True
+    results: Results,
+    database: str,
+    scenario: str,
+    subject: str,
+    *,
+    keep: bool = True,
+    batched: bool = False,
 ) -> float | None:
-    """The rate of a subject in its quickest way that keeps what is finished, or does not."""
+    """The rate of a subject in its quickest way that keeps what is finished, or does not, and whose
+    handlers take one message at a time, or many.
+    """
     rates = [
         rate
         for line in results.lines
         if (line.database, line.scenario, line.subject) == (database, scenario, subject)
         and (NO_ARCHIVE not in line.variant) is keep
+        and (BATCH_HANDLERS in line.variant) is batched
         and line.error is None
         and (rate := line.figure("rate")) is not None
     ]
@@ -48,11 +57,13 @@ def ratio(ours: float | None, theirs: float | None) -> float | None:
     return ours / theirs if ours is not None and theirs else None
 
 
-def to_peer(scenario: str, peer: str, *, keep: bool = True) -> Measure:
-    """Our rate to a peer's, each in its quickest way."""
+def to_peer(scenario: str, peer: str, *, keep: bool = True, batched: bool = False) -> Measure:
+    """Our rate to a peer's, each in its quickest way; the peer's handlers may take many messages at
+    a time, ours take one.
+    """
     return lambda results, database: ratio(
         best(results, database, scenario, "rowmq", keep=keep),
-        best(results, database, scenario, peer, keep=keep),
+        best(results, database, scenario, peer, keep=keep, batched=batched),
     )
 
 
@@ -162,12 +173,24 @@ TARGETS = (
         between("queues-put", "16 callers", "16 callers", subject="huey"),
         SQLITE,
     ),
+    least(
+        "put to huey, one caller",
+        2.0,
+        between("queues-put", "one caller", "one caller", subject="huey"),
+        SQLITE,
+    ),
     least("claim and ack to huey", 2.0, to_peer("queues-one", "huey", keep=False), SQLITE),
     least("claim and ack to faststream-sqlbroker", 5.0, to_peer("queues-one", "sqlbroker"), *MYSQL),
     least(
         "claim and ack to faststream-sqlbroker, no archive",
         5.0,
         to_peer("queues-one", "sqlbroker", keep=False),
+        *MYSQL,
+    ),
+    least(
+        "claim and ack to faststream-sqlbroker, whose handlers take batches",
+        5.0,
+        to_peer("queues-one", "sqlbroker", batched=True),
         *MYSQL,
     ),
     least("claim and ack to RowMQ on PostgreSQL", 0.5, to_own_postgres, *MYSQL),

@@ -116,6 +116,7 @@ MEASURES = {
         Measure(name="idle_cpu_ms", title="CPU ms a second", places=1),
     ),
     "topics": (*RATES, MEMORY),
+    "queues": (*RATES, MEMORY),
 }
 
 

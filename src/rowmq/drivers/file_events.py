@@ -21,17 +21,24 @@ READ_BYTES = 16_384
 
 IGNORED = {errno.EAGAIN, errno.EINTR}
 
+OPEN_MAX = 16
+"""How many there may be in a process: a user has 128 by default, for all programs."""
+
+_open: set[int] = set()
+"""Those that are open, by their numbers. A set, since each change of it is made in one step."""
+
 
 class FileEvents:
     """The writes to some files. One thread waits, and any may interrupt it.
 
-    Raises OSError where there is nothing to hear by, or no more of it: a user has 128 of these by
-    default.
+    Raises OSError where there is nothing to hear by, or no more of it.
     """
 
     def __init__(self, paths: Sequence[Path]) -> None:
         if sys.platform != "linux":
             raise OSError(errno.ENOSYS, "files are watched on Linux only")
+        if len(_open) >= OPEN_MAX:
+            raise OSError(errno.EMFILE, "enough files are watched")
         libc = ctypes.CDLL(None, use_errno=True)
         with contextlib.ExitStack() as stack:
             self._inotify = checked(libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
@@ -40,6 +47,7 @@ class FileEvents:
                 checked(libc.inotify_add_watch(self._inotify, os.fsencode(path), IN_MODIFY))
             self._interruption = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
             stack.pop_all()
+        _open.add(self._inotify)
         self._lock = threading.Lock()
         self._closed = False
         self._poll = select.poll()
@@ -70,6 +78,7 @@ class FileEvents:
         with self._lock:
             if not self._closed:
                 self._closed = True
+                _open.discard(self._inotify)
                 os.close(self._inotify)
                 os.close(self._interruption)
 

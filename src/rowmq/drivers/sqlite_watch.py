@@ -12,7 +12,7 @@ to the log, where the system tells of them; where it does not, it is looked at a
 import contextlib
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections import deque
 from pathlib import Path
 
 from rowmq.drivers.faults import sqlite_fault
@@ -51,7 +51,8 @@ class SQLiteWatch:
         self._version: int | None = None
         self._events: FileEvents | None = None
         self._surprises = 0
-        self._pauses: Iterator[float] = iter(())
+        self._pauses: deque[float] = deque()
+        self._committed = False
         self._interrupted = threading.Event()
         self._lock = threading.Lock()
         self._forking = False
@@ -62,9 +63,10 @@ class SQLiteWatch:
 
     def wait(self, seconds: float) -> tuple[()] | None:
         expected = self._rest(seconds)
-        if self._interrupted.is_set() or not self._changed():
+        self._committed = not self._interrupted.is_set() and self._changed()
+        if not self._committed:
             return ()
-        self._pauses = iter((LOOK_SECONDS,))
+        self._pauses = deque((LOOK_SECONDS,))
         if self._events is not None:
             self._surprises = 0 if expected else self._surprises + 1
             if self._surprises == SURPRISES_MAX:
@@ -102,15 +104,17 @@ class SQLiteWatch:
 
     def _rest(self, seconds: float) -> bool:
         """Wait until it is time to look; and say whether a commit is to be expected then."""
-        pause = next(self._pauses, None)
+        pause = self._pauses.popleft() if self._pauses else None
         if self._events is None or pause is not None:
             self._interrupted.wait(min(seconds, LOOK_SECONDS if pause is None else pause))
         if self._events is None:
             return True
         # What is told of from here on is looked at again.
         told = self._events.wait(min(seconds, CALM_SECONDS) if pause is None else 0)
-        if told:
-            self._pauses = iter(FLUSH_PAUSES)
+        if told and not self._pauses:
+            # Who goes on writing without a commit is not looked after more and more often.
+            first = pause is None or self._committed
+            self._pauses.extend(FLUSH_PAUSES if first else (LOOK_SECONDS,))
         return told or pause is not None
 
     def _changed(self) -> bool:

@@ -52,6 +52,7 @@ def test_backlogs_of_growth_leave_as_many_to_claim() -> None:
         "10,000 waiting",
         "100,000 waiting",
         "1,000,000 waiting",
+        "5,000,000 waiting",
         "1,000,000 archived",
     ]
 

@@ -1,5 +1,6 @@
 """Being told of writes to files."""
 
+import contextlib
 import errno
 import os
 import threading
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from rowmq.drivers.file_events import FileEvents
+from rowmq.drivers.file_events import OPEN_MAX, FileEvents
 from tests.unit.drivers.test_watching import until
 
 LONG = 60.0
@@ -93,3 +94,12 @@ def test_a_file_that_is_not_there_is_an_error_that_leaves_nothing_open(tmp_path:
         FileEvents([tmp_path / "missing"])
     assert caught.value.errno == errno.ENOENT
     assert open_files() == before
+
+
+def test_a_process_has_only_so_many(path: Path) -> None:
+    with contextlib.ExitStack() as stack:
+        made = [stack.enter_context(closing(FileEvents([path]))) for _ in range(OPEN_MAX)]
+        with pytest.raises(OSError, match="enough"):
+            FileEvents([path])
+        made[0].close()
+        stack.enter_context(closing(FileEvents([path])))

@@ -634,6 +634,23 @@ def test_who_is_told_of_writes_looks_seldom_while_there_are_none(
         assert looks <= 0.5 / sqlite_watch.CALM_SECONDS + 1
 
 
+def test_writes_without_a_commit_are_not_looked_at_all_the_time(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a long transaction makes them, whose pages do not fit into memory."""
+    rested: list[float] = []
+    with closing(SQLiteWatch(str(path))) as watch:
+        watch.open()
+        log = path.with_name(f"{path.name}-wal")
+        monkeypatch.setattr(watch._interrupted, "wait", rested.append)
+        for _ in range(100):
+            with log.open("ab") as file:
+                file.write(b"\0")
+            watch.wait(SECONDS_MAX)
+    looks = len(sqlite_watch.FLUSH_PAUSES)
+    assert set(rested[looks:]) == {sqlite_watch.LOOK_SECONDS}
+
+
 def test_a_commit_that_nobody_told_of_is_found(path: Path) -> None:
     with closing(SQLiteWatch(str(path))) as watch:
         watch.open()
@@ -642,7 +659,7 @@ def test_a_commit_that_nobody_told_of_is_found(path: Path) -> None:
             deafen(watch, path)
             while watch.wait(SECONDS_MAX) is not None:
                 pass
-            while watch.wait(SECONDS_MAX) is None or next(watch._pauses, None) is not None:
+            while watch.wait(SECONDS_MAX) is None or watch._pauses:
                 pass
         assert not told_of(watch)  # it is better not to rely on it
         commit(path)

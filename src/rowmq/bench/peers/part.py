@@ -45,6 +45,7 @@ class Spec:
     batch: int = 1
     callers: int = 1
     payload_bytes: int = 200
+    handler: str = "async"
     keep: bool = True
     idle: float = 2.0
 

@@ -15,7 +15,7 @@ from psycopg_pool import AsyncConnectionPool
 
 TASK = "bench"
 FILL_BATCH = 1_000
-CONCURRENCY = 20
+CONCURRENCY = 50
 # A worker fetches jobs one by one but finishes them side by side, each on a connection.
 CONNECTIONS_MAX = 50
 # It has a command that makes its schema, but none that removes it.

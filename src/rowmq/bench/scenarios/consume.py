@@ -107,6 +107,7 @@ def queues(plan: Plan) -> Iterable[Scenario]:
         title="claim and ack jobs, two processes",
         entries=(
             *(claims(plan, batch, processes=2) for batch in batches(plan)),
+            claims(plan, 1_000, processes=2, keep=False),
             *(
                 claims(plan, batch, processes=2, handler="sync")
                 for batch in batches(plan)

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from rowmq.bench.scenarios.plan import NO_ARCHIVE, Entry, Plan, handles, sends
+from rowmq.bench.scenarios.plan import BATCH_HANDLERS, NO_ARCHIVE, Entry, Plan, handles, sends
 
 __all__ = ["PEERS", "Peer", "handled_by_peers", "sent_by_peers"]
 
@@ -73,7 +73,12 @@ PEERS = (
         single=1_500,
         bulk=10_000,
         handled=10_000,
-        ways=({"batch": 1_000}, {"batch": 1_000, "keep": False}),
+        ways=(
+            {"batch": 1_000},
+            {"batch": 1_000, "keep": False},
+            {"batch": 1_000, "handler": "batch"},
+            {"batch": 1_000, "handler": "batch", "keep": False},
+        ),
     ),
 )
 
@@ -117,6 +122,8 @@ def way_name(way: dict[str, Any]) -> str:
         words.append(f"batches of {way['batch']:,}")
     if "callers" in way:
         words.append(f"{way['callers']} at once")
+    if way.get("handler") == "batch":
+        words.append(BATCH_HANDLERS)
     if way.get("keep") is False:
         words.append(NO_ARCHIVE)
     return ", ".join(words)

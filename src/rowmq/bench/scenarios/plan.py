@@ -1,6 +1,5 @@
 """Scenarios as values, and the few ways in which they are made."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -8,10 +7,13 @@ import msgspec
 from rowmq.bench.playing import Spec
 from rowmq.bench.trial import Part
 
-__all__ = ["NO_ARCHIVE", "RATE", "Entry", "Plan", "Scenario", "handles", "sends"]
+__all__ = ["BATCH_HANDLERS", "NO_ARCHIVE", "RATE", "Entry", "Plan", "Scenario", "handles", "sends"]
 
 NO_ARCHIVE = "no archive"
 """What a way is called that does not keep what is finished."""
+
+BATCH_HANDLERS = "handlers of batches"
+"""What a way is called whose handlers take many messages at a time."""
 
 RATE = "rate"
 
@@ -27,7 +29,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     connections_max: int = 1_000
     scale: float = 1.0
     """How much of what is usual is sent and handled."""
-    growth_max: int = 1_000_000
+    growth_max: int = 5_000_000
     """How many jobs wait, at the most."""
     seconds: float = 60.0
     """How long a snapshot is held."""
@@ -93,7 +95,6 @@ def handles(
     *,
     messages: int,
     processes: int = 1,
-    aside: Sequence[Part] = (),
     reference: bool = False,
     **how: Any,
 ) -> Entry:
@@ -107,7 +108,7 @@ def handles(
     return Entry(
         subject=player,
         variant=variant,
-        parts=(*(Part(player, spec) for _ in range(processes)), *aside),
+        parts=tuple(Part(player, spec) for _ in range(processes)),
         fill=fill,
         expected=messages * groups,
         filled=messages * groups + how.get("backlog", 0),
