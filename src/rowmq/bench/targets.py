@@ -174,9 +174,9 @@ TARGETS = (
         SQLITE,
     ),
     least(
-        "put to huey, one caller",
+        "put to huey, one caller, both from a thread",
         2.0,
-        between("queues-put", "one caller", "one caller", subject="huey"),
+        between("queues-put", "one caller, sync client", "one caller", subject="huey"),
         SQLITE,
     ),
     least("claim and ack to huey", 2.0, to_peer("queues-one", "huey", keep=False), SQLITE),

@@ -43,7 +43,7 @@ SOON_SECONDS = 10.0
 )
 @click.option("--list", "as_list", is_flag=True, help="List the scenarios, and measure nothing.")
 @click.option("--quick", is_flag=True, help="Measure less, once: a look of some minutes.")
-@click.option("--full", is_flag=True, help="Measure with up to 5 million jobs waiting on every database.")
+@click.option("--full", is_flag=True, help="Have 5 million jobs wait on all databases.")
 @click.option(
     "--repeat",
     type=click.IntRange(1),
