@@ -14,6 +14,7 @@ from typing import Any
 
 from rowmq.drivers.base import AsyncDriver, Limits, SyncDriver
 from rowmq.drivers.faults import mysql_fault
+from rowmq.drivers.network import expect_signs, socket_of
 from rowmq.drivers.placeholders import restyle
 from rowmq.drivers.pool import AsyncPool, Pool
 from rowmq.errors import ConnectionLost, DatabaseUnreachable, StatementTooLarge
@@ -134,6 +135,7 @@ def open_pymysql(options: Mapping[str, Any], limits: Limits) -> PyMySQLSession:
             ssl_disabled=options.get("ssl") in ("false", "0"),
         )
         connection._read_timeout = None  # type: ignore[attr-defined]  # noqa: SLF001 - queries may
+        expect_signs(getattr(connection, "_sock", None))
         with connection.cursor() as cursor:
             cursor.execute(SETTINGS, (max(1, round(limits.lock_timeout)),))
             cursor.execute(PACKET)
@@ -160,6 +162,7 @@ async def open_asyncmy(options: Mapping[str, Any], limits: Limits) -> AsyncmySes
         async with asyncio.timeout(limits.connect_timeout):  # asyncmy's own limits TCP only
             connection = await asyncmy.connect(**arguments(options, limits))
         refuse_if_cancelled(connection, cancelled)
+        expect_signs(socket_of(connection))
         async with connection.cursor() as cursor:
             await cursor.execute(SETTINGS, (max(1, round(limits.lock_timeout)),))
             await cursor.execute(PACKET)

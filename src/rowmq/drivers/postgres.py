@@ -8,6 +8,7 @@ keeps on one server, so even a statement that is one by itself gets BEGIN and CO
 
 import contextlib
 import random
+import re
 import secrets
 import selectors
 import socket
@@ -19,6 +20,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from rowmq.drivers.base import AsyncDriver, Limits, SyncDriver
 from rowmq.drivers.faults import postgres_fault
+from rowmq.drivers.network import PATIENCE, Patience, expect_signs, expect_signs_of, socket_of
 from rowmq.drivers.placeholders import restyle
 from rowmq.drivers.pool import AsyncPool, Pool
 from rowmq.drivers.watching import NOTIFY_SECONDS, Deaf
@@ -67,6 +69,18 @@ def for_asyncpg(url: str) -> str:
     options = parse_qsl(parts.query, keep_blank_values=True)
     kept = [(name, value) for name, value in options if name not in LIBPQ_OPTIONS]
     return urlunsplit(parts._replace(query=urlencode(kept)))
+
+
+def patience_of(url: str) -> Patience:
+    """How long a server may be silent: as the URL says, if it says anything of it."""
+    said = {name: value for name, value in parse_qsl(urlsplit(url).query) if name in PATIENCE}
+    if not said:
+        return PATIENCE
+    numbers = {name: int(value) for name, value in said.items() if NUMBER.fullmatch(value)}
+    return {"keepalives": 1, **numbers}  # as libpq reads them
+
+
+NUMBER = re.compile("[0-9]{1,9}")
 
 
 def begin_sql(limits: Limits) -> str:
@@ -142,6 +156,7 @@ def open_psycopg(url: str, limits: Limits) -> PsycopgSession:
             prepare_threshold=5 if limits.prepared_statements else None,
             connect_timeout=max(2, round(limits.connect_timeout)),
         )
+        expect_signs_of(connection.fileno(), patience_of(url))
     except psycopg.ProgrammingError:
         # What libpq says of a URL quotes it, with the password.
         raise InvalidURL("the database URL cannot be read by libpq; see its options") from None
@@ -228,6 +243,7 @@ async def open_asyncpg(url: str, limits: Limits) -> AsyncpgSession:
         UnicodeError,
     ) as error:
         raise refused(error) from error
+    expect_signs(socket_of(connection), patience_of(url))
     return AsyncpgSession(connection, limits)
 
 
