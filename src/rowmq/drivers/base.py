@@ -174,15 +174,18 @@ def attempts(
 ) -> Steps[T]:
     """Do something that is safe to repeat, and again after transient errors.
 
-    The last error is raised when the time is over.
+    The last error is raised when the time is over. It begins with the call, and anew when a
+    connection is first lost: that may have taken longer to be noticed than anybody would retry.
     """
-    started = time.monotonic()
+    started, lost = time.monotonic(), False
     for attempt in count():
         try:
             return (yield from once())
         except PoolTimeout:
             raise
         except TransientError as error:
+            if isinstance(error, ConnectionLost) and not lost:
+                started, lost = time.monotonic(), True
             pause = backoff_seconds(attempt)
             if time.monotonic() - started + pause > retry_for:
                 raise

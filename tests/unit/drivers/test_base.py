@@ -5,6 +5,7 @@ becomes of the session. Sessions here follow a script; the pools are the real on
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -441,6 +442,27 @@ async def test_the_last_error_is_raised_when_the_time_is_over(
     tries = script.done.count("write")
     assert str(raised.value) == str(tries)
     assert tries == 1 if retry_for == 0 else 1 < tries < 20
+
+
+@pytest.mark.parametrize("kind", [ConnectionLost, Locked])
+async def test_a_loss_that_is_noticed_late_is_still_tried_again(
+    runner: Runner, script: Script, monkeypatch: pytest.MonkeyPatch, kind: type[Exception]
+) -> None:
+    """A server that is silent shows after longer than anybody retries. What a lock was waited for
+    is another matter: whoever set its limit has waited enough.
+    """
+    now = 0.0
+
+    def slow(_: Statement) -> None:
+        nonlocal now
+        now += 30
+
+    runner.driver.observers.append(slow)
+    monkeypatch.setattr("rowmq.drivers.base.time", SimpleNamespace(monotonic=lambda: now))
+    script.fail("write", *(kind(str(n)) for n in range(1, 10)))
+    with pytest.raises(kind) as raised:
+        await runner.run_with_pauses(one, retry_for=10)
+    assert str(raised.value) == ("2" if kind is ConnectionLost else "1")  # not for ever, either
 
 
 async def test_a_call_may_have_its_own_time(runner: Runner, script: Script) -> None:
