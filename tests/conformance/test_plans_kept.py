@@ -6,12 +6,16 @@ statements takes longer than to run them.
 """
 
 import re
+from collections.abc import Iterator
 from typing import Any
 
+import psycopg
 import pytest
+from psycopg import sql as composed
 
 import rowmq
 from rowmq import Message
+from rowmq.store.statement import Statement
 from tests.databases import Database
 
 ROUNDS = 20
@@ -61,7 +65,10 @@ def settle(work: list[Any]) -> None:
             one.ack()
 
 
-@pytest.mark.parametrize("database", ["postgres"], indirect=True)
+on_postgres = pytest.mark.parametrize("database", ["postgres"], indirect=True)
+
+
+@on_postgres
 def test_what_is_done_all_the_time_is_not_planned_each_time(database: Database) -> None:
     with rowmq.connect(database.url, pool_size=1) as mq:
         work(mq)
@@ -70,3 +77,71 @@ def test_what_is_done_all_the_time_is_not_planned_each_time(database: Database) 
     run_often = [row for row in prepared if row[1] + row[2] > PLANNED_MAX]
     assert len(run_often) > 10
     assert [row for row in run_often if row[1] > PLANNED_MAX] == []
+
+
+BURST = 50_000
+
+FILL = f"""
+    INSERT INTO rowmq_ready (lane_id, due_at, job_id, attempts, deliveries)
+    SELECT lane_id, due_at, {10**9} + n, 0, 0
+    FROM rowmq_ready CROSS JOIN generate_series(1, {BURST}) n"""
+
+
+@on_postgres
+@pytest.mark.parametrize("known", ["never analyzed", "empty", "ten rows", "all rows"])
+def test_a_claim_sorts_nothing_whatever_is_known_of_what_waits(
+    database: Database, known: str
+) -> None:
+    """A queue is drained most of the time, and that is when statistics are made; then comes a burst
+    of jobs, of which a claim takes the first ones.
+    """
+    subject = database.create()
+    try:
+        with rowmq.connect(subject.url, auto_migrate=False, pool_size=1) as mq:
+            mq.migrate()
+            subject.execute("ALTER TABLE rowmq_ready SET (autovacuum_enabled = false)")
+            queue = mq.queue("q")
+            if known == "empty":
+                subject.execute("VACUUM ANALYZE rowmq_ready")
+            queue.put_many(range(10))
+            if known == "ten rows":
+                subject.execute("VACUUM ANALYZE rowmq_ready")
+            lane_row = (
+                "DELETE FROM rowmq_ready WHERE job_id > (SELECT MIN(job_id) FROM rowmq_ready)"
+            )
+            subject.execute(lane_row)
+            subject.execute(FILL)
+            if known == "all rows":
+                subject.execute("VACUUM ANALYZE rowmq_ready")
+            claims: list[Statement] = []
+            mq._driver.observers.append(
+                lambda s: claims.append(s) if s.name == "claims.claim" else None
+            )
+            for _ in range(ROUNDS):
+                queue.try_poll_many(10)
+            queue.try_poll_many(2_000)
+        first, last = claims[1], claims[-1]
+        for claim in (first, last):
+            assert "Sort" not in taking(subject, claim)
+    finally:
+        subject.drop()
+
+
+def taking(database: Database, statement: Statement) -> list[str]:
+    """The steps by which a claim finds its rows."""
+    with psycopg.connect(database.url) as connection:
+        values = composed.SQL(", ").join(composed.Literal(value) for value in statement.params)
+        connection.execute("SET plan_cache_mode = force_generic_plan")
+        connection.execute("PREPARE claim AS " + statement.sql)
+        explain = composed.SQL("EXPLAIN (FORMAT JSON) EXECUTE claim({})").format(values)
+        row = connection.execute(explain).fetchone()
+    assert row is not None
+    nodes = list(walked(row[0][0]["Plan"]))
+    (taken,) = [node for node in nodes if node.get("Subplan Name") == "CTE taken"]
+    return [node["Node Type"] for node in walked(taken)]
+
+
+def walked(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield plan
+    for child in plan.get("Plans", ()):
+        yield from walked(child)

@@ -31,13 +31,6 @@ CLAIMS = (
         ("test_queue_claim.py::test_a_claim_passes_over_what_somebody_else_is_taking",),
     ),
     Mutant(
-        "a claim that begins with a look takes what others had their hands on",
-        QUEUES,
-        ("postgres",),
-        (Edit("queue/claiming.py", "hasty=not fresh", "hasty=True"),),
-        ("test_queue_claim.py::test_a_busy_claimer_finds_what_others_had_their_hands_on",),
-    ),
-    Mutant(
         "a lock that gave its jobs back is void: its token settles nothing",
         QUEUES,
         ALL,

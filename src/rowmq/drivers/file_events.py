@@ -21,7 +21,7 @@ READ_BYTES = 16_384
 
 IGNORED = {errno.EAGAIN, errno.EINTR}
 
-OPEN_MAX = 16
+OPEN_MAX = 64
 """How many there may be in a process: a user has 128 by default, for all programs."""
 
 _open: set[int] = set()
@@ -81,6 +81,12 @@ class FileEvents:
                 _open.discard(self._inotify)
                 os.close(self._inotify)
                 os.close(self._interruption)
+
+    def forget(self) -> None:
+        """Close what a forked child has of it; the parent's stays as it is."""
+        if self._lock.acquire(blocking=False):  # else it was being closed, and is half gone
+            self._lock.release()
+            self.close()
 
 
 def checked(result: int) -> int:

@@ -52,7 +52,7 @@ class SQLiteWatch:
         self._events: FileEvents | None = None
         self._surprises = 0
         self._pauses: deque[float] = deque()
-        self._committed = False
+        self._committed = self._anew = False
         self._interrupted = threading.Event()
         self._lock = threading.Lock()
         self._forking = False
@@ -67,7 +67,7 @@ class SQLiteWatch:
         if not self._committed:
             return ()
         self._pauses = deque((LOOK_SECONDS,))
-        if self._events is not None:
+        if self._events is not None and not self._anew:
             self._surprises = 0 if expected else self._surprises + 1
             if self._surprises == SURPRISES_MAX:
                 self._be_told_no_more()
@@ -95,11 +95,11 @@ class SQLiteWatch:
             self._lock.release()
 
     def reset(self) -> None:
-        """In a forked child: a connection that was in use during the fork is the parent's, and so
-        is what is told of writes.
-        """
-        keep_for_ever((self._connection, self._events))
-        self._connection = self._events = None
+        """In a forked child: a connection that was in use during the fork is the parent's."""
+        keep_for_ever(self._connection)
+        events, self._connection, self._events = self._events, None, None
+        if events is not None:
+            events.forget()
         self._lock, self._forking = threading.Lock(), False
 
     def _rest(self, seconds: float) -> bool:
@@ -126,7 +126,8 @@ class SQLiteWatch:
                     self._connection, self._version = self._connect(), None
                     self._be_told_no_more()
                 before, self._version = self._version, data_version(self._connection)
-                if before is None:
+                self._anew = before is None
+                if self._anew:
                     self._be_told()
         except sqlite3.Error as error:
             meaning = sqlite_fault(error)

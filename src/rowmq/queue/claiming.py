@@ -109,7 +109,6 @@ class Claimer:
                     lock_us=lock_us,
                     owner=self._desk.owner,
                     newest=newest,
-                    hasty=not fresh,
                 ),
             )
             if thorough and news == self._news:

@@ -158,17 +158,16 @@ class Claims:
         lock_us: int,
         owner: str,
         newest: bool = False,
-        hasty: bool = False,
         again: bool = False,
     ) -> Operation[list[ClaimedJob]]:
-        """Claim jobs. Who is hasty may leave out those that others once had their hands on. `again`
-        says that this may have been committed before, and its answer lost: then the lock is there.
+        """Claim jobs. `again` says that this may have been committed before, and its answer lost:
+        then the lock is there.
         """
         if again and (jobs := (yield from self.load(token))):
             return jobs
         how = (limit, token, lock_us, owner)
         try:
-            return (yield from self.claim(lanes, *how, newest=newest, hasty=hasty))
+            return (yield from self.claim(lanes, *how, newest=newest))
         except UniqueViolation as error:
             raise SerializationFailure("this claim is being committed; look again") from error
 
@@ -181,7 +180,6 @@ class Claims:
         owner: str,
         *,
         newest: bool = False,
-        hasty: bool = False,  # noqa: ARG002 - what it would save is the same to most databases
     ) -> Operation[list[ClaimedJob]]:
         """Take jobs that are due into a lock: the highest priority first, then by time and id; or,
         of each priority, the newest first.

@@ -121,7 +121,6 @@ class PostgresClaims(Claims):
         owner: str,
         *,
         newest: bool = False,
-        hasty: bool = False,
     ) -> Operation[list[ClaimedJob]]:
         how = (limit, token, lock_us, owner)
         if newest or any(lane.limited for lane in lanes):
@@ -129,7 +128,7 @@ class PostgresClaims(Claims):
         if len(lanes) == 1:
             ((lane, cursor),) = lanes.items()
             where: list[Any] = [lane.id, *cursor]
-            sql = self.dialect.sql(CLAIM_ONE[limit > USUAL_MAX, hasty])
+            sql = self.dialect.sql(CLAIM_ONE[limit > USUAL_MAX])
         else:
             where = [
                 [lane.id for lane in lanes],
@@ -315,15 +314,12 @@ _TAKEN_FROM_ONE = """
         SELECT place FROM (
             SELECT r.ctid AS place FROM {ready} r
             WHERE r.lane_id = $1 AND r.due_at <= (SELECT {now})
-              AND (r.due_at, r.job_id) >= ($2::bigint, $3::bigint)<and untouched>
+              AND (r.due_at, r.job_id) >= ($2::bigint, $3::bigint)
             ORDER BY r.due_at, r.job_id LIMIT <most> FOR UPDATE SKIP LOCKED
         ) first
         LIMIT (SELECT <limit>::bigint)
     )"""
 
-# To try a lock and not to get it takes far longer than to see that somebody may have it. What was
-# let go of again looks the same, until a look finds it.
-_UNTOUCHED = " AND r.xmax = 0"
 
 # Which lanes have the first jobs is found out without a lock, so that no more is locked than taken.
 _TAKEN_FROM_MANY = """
@@ -404,15 +400,7 @@ MANY = {
 MOST = {False: {"most": str(USUAL_MAX)}, True: {"most": str(CLAIM_MAX)}}
 """By whether more are asked for than usual."""
 
-CLAIM_ONE = {
-    (large, hasty): numbered(
-        _TAKEN_FROM_ONE + _CLAIM, ONE | most | {"and untouched": _UNTOUCHED if hasty else ""}
-    )
-    for large, most in MOST.items()
-    for hasty in (False, True)
-}
-"""By that, and by whether rows are passed over that somebody has, or had, a lock on."""
-
+CLAIM_ONE = {large: numbered(_TAKEN_FROM_ONE + _CLAIM, ONE | most) for large, most in MOST.items()}
 CLAIM_MANY = {
     large: numbered(_TAKEN_FROM_MANY + _CLAIM, MANY | most) for large, most in MOST.items()
 }

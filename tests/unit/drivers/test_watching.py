@@ -687,3 +687,36 @@ def test_who_cannot_be_told_of_writes_looks_all_the_time(
         commit(path)
         while watch.wait(SECONDS_MAX) is not None:
             pass
+
+
+def test_forks_are_no_reason_not_to_rely_on_being_told(path: Path) -> None:
+    with closing(SQLiteWatch(str(path))) as watch:
+        watch.open()
+        for _ in range(2 * sqlite_watch.SURPRISES_MAX):
+            watch.suspend()
+            commit(path)
+            watch.resume()
+            while watch.wait(0) is not None:
+                pass
+            while watch.wait(0) is None or watch._pauses:
+                pass
+        assert told_of(watch)
+
+
+def test_a_forked_child_keeps_nothing_of_what_its_parent_is_told_by(path: Path) -> None:
+    def heard() -> list[str]:
+        links = (descriptor for descriptor in Path("/proc/self/fd").iterdir())
+        targets = []
+        for link in links:
+            with contextlib.suppress(OSError):
+                targets.append(str(link.readlink()))
+        return [target for target in targets if "inotify" in target]
+
+    def work() -> None:
+        assert heard() == []
+
+    with closing(SQLiteWatch(str(path))) as watch:
+        watch.open()
+        assert len(heard()) == 1
+        assert exit_code(fork(work)) == 0
+        assert len(heard()) == 1
