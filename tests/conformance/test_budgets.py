@@ -37,7 +37,7 @@ long as it looks too dear, and that may be others' doing, it is tried again.
 """
 
 LOG_TOLERANCE = {"sqlite": 0.05, "postgres": 0.1, "mariadb": 0.25, "mysql": 0.4}
-"""InnoDB also logs what it cleans up later, MySQL more. What is written twice is beyond it."""
+"""InnoDB also logs what it cleans up later, MySQL more of it; twice as much is beyond it."""
 
 LOG_END = re.compile(r"^Log sequence number\s+(\d+)$", re.MULTILINE)
 """To the byte: what InnoDB says to have written of its log is whole blocks."""
