@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -453,36 +454,36 @@ def own_table(database: Database) -> Iterator[None]:
 
 
 def test_effects_of_transactional_handlers_are_there_exactly_once(fleet: Fleet) -> None:
-    """However often workers are killed in the middle."""
-    count = 100
+    """However often workers are killed in the middle: there is new work for each of them."""
+    count, rounds = 60, 4
+    how: dict[str, Any] = {
+        "jobs": SHORT_LOCK | {"max_deliveries": 1000},
+        "messages": SHORT_LEASE | {"max_deliveries": 1000},
+        "concurrency": 4,
+        "seconds": 0.002,
+        "transactional": True,
+    }
+    handlers = all_kinds("write", **how)
+    total = rounds * count * len(QUEUES + TOPICS)
+    numbers = iter(range(total))
+    dice = random.Random(5)
     with own_table(fleet.database):
-        for place, name in enumerate(QUEUES):
-            fleet.mq.queue(name).put_many(range(place * count, (place + 1) * count))
-        for place, name in enumerate(TOPICS, start=2):
-            numbers = range(place * count, (place + 1) * count)
-            fleet.mq.publish_many(name, [Message(payload=n, key=f"k{n % 20}") for n in numbers])
-        how: dict[str, Any] = {
-            "jobs": SHORT_LOCK | {"max_deliveries": 1000},
-            "messages": SHORT_LEASE | {"max_deliveries": 1000},
-            "concurrency": 4,
-            "seconds": 0.002,
-            "transactional": True,
-        }
-        handlers = all_kinds("write", **how)
-        dice = random.Random(5)
-
-        for _ in range(3):
+        for turn in range(rounds):
+            for name in QUEUES:
+                fleet.mq.queue(name).put_many(islice(numbers, count))
+            for name in TOPICS:
+                messages = [Message(payload=n, key=f"k{n % 20}") for n in islice(numbers, count)]
+                fleet.mq.publish_many(name, messages)
             worker = fleet.start(*handlers)
-            worker.wait_until("end", 20)
-            time.sleep(dice.uniform(0, 0.3))
-            worker.kill()
-        fleet.start(*handlers)
+            if turn < rounds - 1:
+                worker.wait_until("end", dice.randrange(20, 2 * count))
+                worker.kill()
         for name in QUEUES + TOPICS:
             fleet.wait_until_done(name)
         found = Counter(n for (n,) in fleet.database.execute("SELECT id FROM own_effects"))
-    assert found == dict.fromkeys(range(4 * count), 1)
+    assert found == dict.fromkeys(range(total), 1)
     repeated = sum(sum(fleet.times("begin", name).values()) for name in QUEUES + TOPICS)
-    assert repeated > 4 * count, "nobody was killed in the middle of anything"
+    assert repeated > total, "nobody was killed in the middle of anything"
 
 
 # --- for people ---------------------------------------------------------------------------------

@@ -83,7 +83,7 @@ def connected(url: str) -> Link:
         told = str(error).strip().splitlines()
         raise DatabaseUnreachable(
             f"the server of --url cannot be reached ({told[0] if told else repr(error)}); is the "
-            f"address right, and does it run?"
+            f"address right, does it run, and has it that database?"
         ) from error
 
 

@@ -32,7 +32,7 @@ SOON_SECONDS = 10.0
     multiple=True,
     metavar="URL",
     help="A server, or a file beside which to work; may be given again. Without it, SQLite in a "
-    "temporary folder.",
+    "temporary folder, also where ROWMQ_URL is set: no server is measured that was not named.",
 )
 @click.option("--peers", is_flag=True, help="Measure the peers too; installs them, once.")
 @click.option(
@@ -95,7 +95,9 @@ def bench(
         )
         results = benchmark.measure(choice, tell)
     if results.complete and not results.lines:
-        raise click.UsageError("there is nothing to measure of that on this database")
+        raise click.UsageError(
+            "there is nothing to measure of that on this database; on PostgreSQL there is"
+        )
     present(results, json_file, plots)
     if not results.complete:
         raise click.exceptions.Exit(Code.INTERRUPTED)

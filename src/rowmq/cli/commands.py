@@ -94,6 +94,7 @@ class Root(click.Group):
 
     def _run(self, words: list[str], name: str, complete_var: str | None, **extra: Any) -> int:
         as_json = "--json" in words[: words.index("--") if "--" in words else None]
+        as_json = as_json and words[0] != "bench"  # which writes its figures to a file of that name
         try:
             extra |= {"standalone_mode": False, "obj": as_json}
             result = super().main(words, name, complete_var, **extra)
