@@ -34,17 +34,18 @@ bench-spark: $(READY) ## Measure Spark's reads and writes against its own JDBC, 
 	@$(BIN)/python -m benchmarks.spark
 
 mutants: $(READY) ## Turn off one guard of ours at a time, and see that the tests notice
-	@$(BIN)/python -m tests.mutants
+	@$(BIN)/python -m tests.mutants $(JSON:%=--json %)
 
 models: $(READY) ## Compare topics, queues and schedules with their models, in EXAMPLES others each time
-	@$(BIN)/python -m tests.models $(if $(EXAMPLES),--examples $(EXAMPLES))
+	@$(BIN)/python -m tests.models $(if $(EXAMPLES),--examples $(EXAMPLES)) $(JSON:%=--json %)
 
 simulate: $(READY) ## Play seeds on real databases, statement by statement: SEEDS=, DATABASE=, ONLY=
 	@$(BIN)/python -m tests.simulation $(addprefix --database ,$(DATABASE)) \
-		$(addprefix --seeds ,$(SEEDS)) $(addprefix --only ,$(ONLY))
+		$(addprefix --seeds ,$(SEEDS)) $(addprefix --only ,$(ONLY)) $(JSON:%=--json %)
 
 chaos: $(READY) ## Kill, stop and starve real processes and servers, and judge; FAULT=, DATABASE=, SECONDS=
-	@$(BIN)/python -m tests.chaos $(FAULT:%=--fault %) $(DATABASE:%=--database %) $(SECONDS:%=--seconds %)
+	@$(BIN)/python -m tests.chaos $(FAULT:%=--fault %) $(DATABASE:%=--database %) $(SECONDS:%=--seconds %) \
+		$(JSON:%=--json %)
 
 fuzz: $(READY) ## Give every call and command EXAMPLES=1000 random inputs, on all databases
 	@ROWMQ_FUZZ_EXAMPLES=$(or $(EXAMPLES),1000) $(BIN)/pytest tests/fuzz $(PARALLEL) --timeout=0

@@ -1,10 +1,12 @@
-"""`make bench`: RowMQ, its peers and the raw limit on all three databases, in one run.
+"""`make bench`: RowMQ, its peers and the raw limit on all three databases, in one run; and on a
+MySQL server, if ROWMQ_TEST_MYSQL_URL names one.
 
-The servers are the benchmark's own. They flush every commit to the disk, as servers do that may not
-lose anything; the settings that decide about speed are printed with the results. Options are those
-of `rowmq bench`.
+The other servers are the benchmark's own. They flush every commit to the disk, as servers do that
+may not lose anything; the settings that decide about speed are printed with the results. Options
+are those of `rowmq bench`.
 """
 
+import os
 import sys
 import tempfile
 from contextlib import ExitStack
@@ -27,7 +29,8 @@ def main() -> None:
         postgres = stack.enter_context(PostgresServer(**POSTGRES))
         mariadb = stack.enter_context(MariaDBServer(durable=True))
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="rowmq-bench-"))
-        urls = (postgres.url, mariadb.url, f"sqlite:///{folder}/bench.db")
+        mysql = [url] if (url := os.environ.get("ROWMQ_TEST_MYSQL_URL")) else []
+        urls = [postgres.url, mariadb.url, *mysql, f"sqlite:///{folder}/bench.db"]
         given = [word for url in urls for word in ("--url", url)]
         app(["bench", "--peers", *given, *sys.argv[1:]])
 

@@ -1,19 +1,16 @@
 """Writes the figures of a run into docs/performance.md: `python -m benchmarks.page results.json`.
 
-The page is text with places for figures, each between two comments that say what stands there:
+The page has a place for the targets, one for the surroundings, and some for a scenario on a
+database, as in `queues-one postgresql`. The plots of those go to docs/assets/performance.
 
-    <!-- figures: targets -->
-    <!-- figures: queues-one postgresql -->
-    <!-- figures: surroundings -->
-    <!-- end -->
-
-Nothing there is typed by hand. The plots of those scenarios go to docs/assets/performance.
+A database that most machines do not have, and so has a run of its own, has places of all kinds
+that end with its name, as in `targets mysql`: `--database mysql` fills these and no others.
 """
 
+import argparse
 import re
-import sys
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -28,37 +25,34 @@ from rowmq.bench.wording import (
     measures_of,
     settings_told,
 )
+from tests.pages import PLACE, filled, markdown
 
-__all__ = ["PAGE", "PLACE", "fill", "main"]
+__all__ = ["PAGE", "fill", "main"]
 
 DOCS = Path(__file__).parent.parent / "docs"
 PAGE = DOCS / "performance.md"
 ASSETS = DOCS / "assets" / "performance"
-
-PLACE = re.compile(r"<!-- figures: ([a-z0-9 -]+) -->\n.*?<!-- end -->", re.DOTALL)
-
-Rows = Iterable[Sequence[str]]
+OWN_RUNS = ("mysql",)
 
 
-def fill(page: str, results: Results) -> str:
-    """The page with these figures, and no others."""
-    return PLACE.sub(lambda place: filled(place[1], results), page)
+def fill(page: str, results: Results, alone: str | None = None) -> str:
+    """The page with these figures, and no others; or with those of one database `alone`."""
+    places = [place[1] for place in PLACE.finditer(page) if has_own_run(place[1]) == alone]
+    return filled(page, {place: told(results, place) for place in places})
 
 
-def filled(what: str, results: Results) -> str:
+def has_own_run(place: str) -> str | None:
+    """The database that stands on the page with figures from another run, if it is such a place."""
+    return next((name for name in OWN_RUNS if place.endswith(f" {name}")), None)
+
+
+def told(results: Results, place: str) -> str:
+    what, _, database = place.partition(" ")
     if what == "targets":
-        text = targets(results.verdicts)
-    elif what == "surroundings":
-        text = surroundings(results)
-    else:
-        text = scenario(results, *what.split())
-    return f"<!-- figures: {what} -->\n{text}\n<!-- end -->"
-
-
-def markdown(columns: Sequence[str], rows: Rows) -> str:
-    lines = ["| " + " | ".join(columns) + " |", "|---" + "|---:" * (len(columns) - 1) + "|"]
-    lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
-    return "\n".join(lines)
+        return targets([v for v in results.verdicts if database in ("", v.database)])
+    if what == "surroundings":
+        return surroundings(results, database)
+    return scenario(results, what, database)
 
 
 def targets(verdicts: Sequence[Verdict]) -> str:
@@ -123,17 +117,19 @@ def spread(line: Line, name: str) -> str:
     return f"{100 * (figure.most - figure.least) / figure.median:.0f} %"
 
 
-def surroundings(results: Results) -> str:
+def surroundings(results: Results, only: str = "") -> str:
     machine = ", ".join(f"{name} {value}" for name, value in results.machine.items())
     run = f"{results.repeat} repetitions, {results.took_seconds / 60:.0f} minutes"
     parts = [f"- RowMQ {results.version}, {results.began_at[:10]}, {run}; {machine}"]
-    for database, facts in results.databases.items():
+    measured = {name: of for name, of in results.databases.items() if only in ("", name)}
+    for database, facts in measured.items():
         told = ", ".join(f"`{name}` {value}" for name, value in facts.items())
         parts.append(f"- {database_name(database)}: {told}")
     used = [
         line
         for line in results.lines
         if line.version
+        and line.database in measured
         and has_settings(line)
         and line.scenario in ("publish-concurrent", "queues-one")
     ]
@@ -141,26 +137,35 @@ def surroundings(results: Results) -> str:
     return "\n".join(dict.fromkeys(parts))
 
 
-def copy_plots(page: str, results: Results) -> None:
+def copy_plots(page: str, results: Results, alone: str | None = None) -> None:
     """Those plots that the page shows, and no others."""
     shown = set(re.findall(r"assets/performance/([\w.-]+\.svg)", page))
+    shown = {name for name in shown if plotted_alone(name) == alone}
     ASSETS.mkdir(parents=True, exist_ok=True)
     for old in ASSETS.glob("*.svg"):
-        old.unlink()
+        if plotted_alone(old.name) == alone:
+            old.unlink()
     with tempfile.TemporaryDirectory() as folder:
         for path in draw(results, Path(folder)):
             if path.name in shown:
                 (ASSETS / path.name).write_text(path.read_text("utf-8"), encoding="utf-8")
 
 
+def plotted_alone(name: str) -> str | None:
+    """The database of a plot, if its figures are of a run of its own."""
+    return next((database for database in OWN_RUNS if name.startswith(f"{database}-")), None)
+
+
 def main() -> None:
-    if len(sys.argv) != 2:
-        sys.exit("Name the JSON of a run: make bench BENCH='--json results.json', and then this.")
-    results = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=Results)
-    page = fill(PAGE.read_text("utf-8"), results)
-    copy_plots(page, results)
+    parser = argparse.ArgumentParser(description="Write the figures of a run into the page.")
+    parser.add_argument("results", type=Path, help="of make bench BENCH='--json results.json'")
+    parser.add_argument("--database", choices=OWN_RUNS, help="only the places of this one")
+    options = parser.parse_args()
+    results = msgspec.json.decode(options.results.read_bytes(), type=Results)
+    page = fill(PAGE.read_text("utf-8"), results, options.database)
+    copy_plots(page, results, options.database)
     PAGE.write_text(page, encoding="utf-8")
-    print(f"{PAGE}: {sum(1 for _ in PLACE.finditer(page))} places filled")
+    print(f"{PAGE}: filled")
 
 
 if __name__ == "__main__":

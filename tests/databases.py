@@ -41,9 +41,16 @@ class Database:
 
     name: str
     dialect: str
+    version_sql: str
 
     def __init__(self, url: str) -> None:
         self.url = url
+
+    @property
+    def version(self) -> str:
+        """Its number, without what its packagers add."""
+        ((told,),) = self.execute(self.version_sql)
+        return str(told).split()[0].split("-")[0]
 
     def execute(self, sql: str, params: Sequence[Any] = ()) -> Rows:
         """Run a statement on a connection that nobody else uses, committed."""
@@ -63,6 +70,10 @@ class Database:
         """Empty every table of RowMQ's."""
         raise NotImplementedError
 
+    def analyze(self) -> None:
+        """Have the database look at how much there is."""
+        self.execute("ANALYZE")
+
     def can_be_written(self) -> bool:
         """Whether nobody who stands still keeps all others from writing."""
         return True
@@ -70,6 +81,7 @@ class Database:
 
 class SQLiteDatabase(Database):
     name = dialect = "sqlite"
+    version_sql = "SELECT sqlite_version()"
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / f"{secrets.token_hex(4)}.db"
@@ -105,6 +117,7 @@ class SQLiteDatabase(Database):
 
 class PostgresDatabase(Database):
     name = dialect = "postgres"
+    version_sql = "SELECT current_setting('server_version')"
 
     def __init__(self, url: str) -> None:
         super().__init__(url)
@@ -157,6 +170,7 @@ class PostgresDatabase(Database):
 
 class MySQLDatabase(Database):
     dialect = "mysql"
+    version_sql = "SELECT version()"
 
     def __init__(self, url: str, name: str) -> None:
         super().__init__(url)
@@ -192,6 +206,9 @@ class MySQLDatabase(Database):
             cursor.execute(looks)
             for (table,) in cursor.fetchall():
                 cursor.execute(f"DELETE FROM {table}")
+
+    def analyze(self) -> None:
+        self.execute(f"ANALYZE TABLE {', '.join(TO_CLEAN)}")
 
     def create(self) -> "MySQLDatabase":
         name = f"rowmq_{secrets.token_hex(6)}"

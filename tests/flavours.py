@@ -120,7 +120,8 @@ def awaited(value: Any) -> Any:
     """What a sync client gives, made to be awaited where it has methods."""
     if isinstance(value, list):
         return [awaited(item) for item in value]
-    has_methods = isinstance(value, rowmq.Cron | rowmq.Delivery | rowmq.Job | rowmq.Transaction)
+    handles = (rowmq.Access, rowmq.Cron, rowmq.Delivery, rowmq.Job, rowmq.Transaction)
+    has_methods = isinstance(value, handles)
     return Awaited(value) if has_methods else value
 
 

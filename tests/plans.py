@@ -142,8 +142,10 @@ def scans_of_sqlite(database: Database, statements: list[Statement]) -> list[str
     return found
 
 
-SMALL = ("w", "s", "q", "l", "o", "f LEFT-JOIN")
-"""What statements call lists of parameters, and the queues and their lanes, which are few."""
+SMALL = ("w", "s", "q", "l", "o", "f LEFT-JOIN", "few")
+"""What statements call lists of parameters, the queues and their lanes, which are few, and the
+first rows of an index.
+"""
 
 
 def is_scan(step: str) -> bool:

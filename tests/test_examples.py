@@ -16,6 +16,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from playwright._impl._driver import compute_driver_executable
 
 import rowmq
 from tests.databases import Database, Databases
@@ -48,9 +49,9 @@ class Folder:
         return done.stdout.splitlines()
 
     @contextmanager
-    def running(self, *command: str) -> Iterator["Running"]:
+    def running(self, *command: str, program: str = sys.executable) -> Iterator["Running"]:
         """A program that goes on until it is told to stop; then it must end well."""
-        running = Running([sys.executable, *command], self.path, self.environment)
+        running = Running([program, *command], self.path, self.environment)
         try:
             yield running
             running.stop()
@@ -343,6 +344,69 @@ def test_tasks_of_procrastinate_become_handlers(example: Example) -> None:
     assert folder.run("producer.py") == ["CREATED IGNORED"]
     with folder.worker("app:app") as worker:
         worker.wait_for("ann: 1 + 2 = 3", "ann: 3 + 4 = 7")
+
+
+# --- HTTP ----------------------------------------------------------------------------------------
+
+
+def test_a_shell_script_does_everything_with_curl(example: Example) -> None:
+    folder = example("http")
+    with client_of(folder, "shop.db") as mq:
+        token = mq.access.create_token("script", roles=["admin"], topics=["orders"], queues=[])
+    serve = ("-m", "rowmq", "dashboard", "--url", "sqlite:///shop.db", "--port", "0")
+    with folder.running(*serve) as dashboard:
+        dashboard.wait_for("is at http://")
+        (root,) = re.findall(r"http://[\w.:]+/", "\n".join(dashboard.lines))
+        done = subprocess.run(
+            ["sh", "consume.sh"],
+            cwd=folder.path,
+            env={**os.environ, "ROWMQ_API": f"{root}api/v1", "ROWMQ_TOKEN": token},
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            check=False,
+        )
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    assert done.stdout.splitlines() == [
+        "published again: duplicate true",
+        "billed order-1",
+        "could not bill order-2, attempt 1",
+        "could not bill order-2, attempt 2",
+        "gave up order-3",
+        "indexed order-1",
+        "indexed order-2",
+        "indexed order-3",
+        'dead letters: "error":"a negative total" "error":"no address" ',
+        "billed order-2 after all, attempt 1",
+        "billed order-3 after all, attempt 1",
+        "left to do: billing 0, search 0",
+    ]
+
+
+def test_a_program_in_javascript_consumes_and_leaves(example: Example) -> None:
+    folder = example("http")
+    with client_of(folder, "shop.db") as mq:
+        token = mq.access.create_token("script", roles=["consume"], topics=["orders"], queues=[])
+        totals = {"order-1": 9.5, "order-2": -1, "order-3": 12}
+        for id, total in totals.items():
+            mq.publish("orders", {"total": total}, key=id, id=id)
+        serve = ("-m", "rowmq", "dashboard", "--url", "sqlite:///shop.db", "--port", "0")
+        with folder.running(*serve) as dashboard:
+            dashboard.wait_for("is at http://")
+            (root,) = re.findall(r"http://[\w.:]+/", "\n".join(dashboard.lines))
+            folder.environment |= {"ROWMQ_API": f"{root}api/v1", "ROWMQ_TOKEN": token}
+            with folder.running("consume.mjs", "orders", "billing", program=node()) as consumer:
+                consumer.wait_for("billed order-1: 9.5, attempt 1", "billed order-3: 12, attempt 1")
+                eventually(lambda: sum(row.lag for row in mq.lag("orders", "billing")) == 1)
+                mq.publish("orders", {"total": 1}, id="order-4")
+                consumer.wait_for("billed order-4")
+            assert mq.subscribers() == [], "it has left"
+    assert not any("order-2" in line or "again" in line for line in consumer.lines)
+
+
+def node() -> str:
+    """Node.js, which comes with Playwright."""
+    return str(compute_driver_executable()[0])
 
 
 # --- frameworks --------------------------------------------------------------------------------

@@ -52,6 +52,22 @@ def make_app() -> rowmq.App:
 nothing = 3
 """
 
+LOGGING = """
+import logging
+import rowmq
+
+log = logging.getLogger("shop")
+app = rowmq.App("sqlite:///queue.db")
+
+@app.subscriber("orders", group="billing")
+def bill(order: dict) -> None:
+    log.info("billed")
+
+@app.worker("emails")
+async def send(email: str) -> None:
+    log.info("sent")
+"""
+
 SECONDS_MAX = 20.0
 
 
@@ -406,3 +422,76 @@ def test_liveness_is_not_readiness(start: Start, mq: rowmq.RowMQ, port: int) -> 
     worker.until(lambda: ask(port, "/readyz")[0] == 503)
     assert ask(port, "/livez")[0] == 200, "nobody should kill it for that"
     assert worker.process.wait(SECONDS_MAX) == 0
+
+
+def scraped(port: int) -> dict[str, float]:
+    """Metrics of a worker, by name and labels as they are written; none if there is nobody yet."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+            lines = answer.read().decode().splitlines()
+    except OSError:
+        return {}
+    told = (line.rpartition(" ") for line in lines if not line.startswith("#"))
+    return {name: float(value) for name, _, value in told}
+
+
+def test_metrics_of_one_process(start: Start, mq: rowmq.RowMQ, port: int) -> None:
+    """Beside its health, at the same port."""
+    worker = start("tasks:app", "--metrics", str(port), "--health", str(port))
+    mq.queue("emails").put_many(["a", "b", "c"])
+    done = 'rowmq_handled_total{handler="send",outcome="acked",source="emails"}'
+    worker.until(lambda: scraped(port).get(done) == 3)
+    told = scraped(port)
+    assert told["rowmq_database_answers"] == 1
+    assert told['rowmq_group_lag{group="billing",topic="orders"}'] == 0
+    assert told['rowmq_queue_paused{queue="emails"}'] == 0
+    assert worker.until(lambda: ask(port, "/readyz")[0] == 200)
+    assert ask(port, "/livez")[0] == 200
+    assert worker.stop() == 0
+
+
+def test_metrics_of_several_processes(start: Start, mq: rowmq.RowMQ, port: int) -> None:
+    worker = start("tasks:app", "--processes", "2", "--metrics", str(port))
+    mq.queue("emails").put_many([str(number) for number in range(20)])
+
+    def done() -> float:
+        return sum(
+            value
+            for name, value in scraped(port).items()
+            if name.startswith("rowmq_handled_total") and 'outcome="acked"' in name
+        )
+
+    worker.until(lambda: mq.queue("emails").counts()["completed"] == 20)
+    worker.until(lambda: done() == 20)
+    told = worker.until(lambda: (t := scraped(port)).get("rowmq_database_answers") == 1 and t)
+    healthy = {name: value for name, value in told.items() if name.startswith("rowmq_worker_he")}
+    assert [re.findall(r'process="(.)"', name) for name in sorted(healthy)] == [["1"], ["2"]]
+    assert told['rowmq_worker_restarts_total{process="1"}'] == 0
+    assert told['rowmq_queue_jobs{queue="emails",state="completed"}'] == 20
+    assert worker.stop() == 0
+
+
+def test_what_a_handler_logs_says_of_which_message(
+    folder: Path, start: Start, mq: rowmq.RowMQ
+) -> None:
+    (folder / "logging_tasks.py").write_text(LOGGING)
+    mq.publish("orders", {"id": 1}, id="order-1")
+    mq.queue("emails").put("a")
+    worker = start("logging_tasks:app", "--log-format", "json")
+    worker.until(lambda: worker.log.count('"logger":"shop"') == 2)
+    assert worker.stop() == 0
+    lines = [json.loads(line) for line in worker.log.splitlines()]
+    job, message = sorted((line for line in lines if line["logger"] == "shop"), key=of_topic)
+    assert (message["message"], message["message_id"], message["topic"]) == (
+        "billed",
+        "order-1",
+        "orders",
+    )
+    assert (message["handler"], message["group"], message["attempt"]) == ("bill", "billing", 1)
+    assert (job["message"], job["queue"], job["handler"]) == ("sent", "emails", "send")
+    assert job["job_id"] > 0
+    assert all("message_id" not in line for line in lines if line["logger"] == "rowmq")
+
+
+def of_topic(line: dict[str, Any]) -> bool:
+    return "topic" in line

@@ -13,14 +13,22 @@ from typing import Any, TypeVar, overload
 
 from rowmq.drivers.base import Steps, take_steps, take_steps_async
 from rowmq.errors import InvalidOption, Locked
-from rowmq.message import DeadLetter, GroupInfo, LagInfo, WorkerInfo, new_id
+from rowmq.message import (
+    DeadLetter,
+    GroupInfo,
+    LagInfo,
+    Pipelines,
+    SubscriberInfo,
+    WorkerInfo,
+    new_id,
+)
 from rowmq.naming import check_group, check_id, check_topic
 from rowmq.quoting import quoted
 from rowmq.store.groups import STARTS
 from rowmq.store.keys import Offsets, Place, chosen_key, stored_key
-from rowmq.store.letters import BATCH
 from rowmq.store.retention import Collected, batches
 from rowmq.store.seeking import Target
+from rowmq.store.selection import BATCH, Handle, Selection
 from rowmq.store.statement import Operation
 from rowmq.store.store import Store
 from rowmq.store.topics import Span
@@ -62,9 +70,17 @@ class Administration:
         """The consumer groups of a topic."""
         return self._run(partial(self._store.groups.list_groups, check_topic(topic)))
 
-    def lag(self, topic: str, group: str) -> list[LagInfo]:
-        """How far a group is behind, partition by partition. Raises `UnknownGroup`."""
-        return self._run(partial(self._store.groups.lag, check_topic(topic), check_group(group)))
+    def group(self, topic: str, group: str) -> GroupInfo | None:
+        """One consumer group; None if there is none of this name."""
+        return self._run(group_operation(self._store, topic, group))
+
+    def lag(self, topic: str, group: str, *, limit: int | None = None) -> list[LagInfo]:
+        """How far a group is behind, partition by partition. Raises `UnknownGroup`.
+
+        With `limit` only so many, those that are most behind first; of a topic with more than a
+        hundred thousand partitions, these are looked for among the oldest and the newest.
+        """
+        return self._run(lag_operation(self._store, topic, group, limit))
 
     def seek(
         self,
@@ -106,13 +122,20 @@ class Administration:
         *,
         group: str | None = None,
         ids: Iterable[str] | None = None,
+        letters: Iterable[DeadLetter[Any] | str] | None = None,
+        limit: int | None = None,
         connection: Any = None,
     ) -> int:
-        """Give dead letters back to their groups, or to one of them: all, or those of messages with
-        some ids. Other groups see nothing of it. Returns how many it were.
+        """Give dead letters back to their groups, or to one of them: all, those of messages with
+        some `ids`, or exactly these `letters`, as they were told or by their handles. Of several
+        keys messages may have the same id. Other groups see nothing of it.
+
+        One that is not there any more is left out. With `limit` at most so many, a group's oldest
+        first. Returns how many it were.
         """
         run = partial(self._run, connection=connection)
-        return take_steps(redrive_steps(run, self._store, topic, group, check_ids(ids)))
+        chosen = selection_of(topic, group, ids, letters)
+        return take_steps(redrive_steps(run, self._store, chosen, most_of(limit)))
 
     def purge_dead_letters(
         self,
@@ -120,15 +143,28 @@ class Administration:
         *,
         group: str | None = None,
         ids: Iterable[str] | None = None,
+        letters: Iterable[DeadLetter[Any] | str] | None = None,
+        limit: int | None = None,
         connection: Any = None,
     ) -> int:
-        """Delete dead letters for good. Returns how many it were."""
+        """Delete dead letters for good: those that `redrive` would take if it were called with the
+        same, and those of groups that were dropped. Returns how many it were.
+        """
         run = partial(self._run, connection=connection)
-        return take_steps(purge_steps(run, self._store, topic, group, check_ids(ids)))
+        chosen = selection_of(topic, group, ids, letters)
+        return take_steps(purge_steps(run, self._store, chosen, most_of(limit)))
 
     def workers(self) -> list[WorkerInfo]:
         """The processes that run handlers, what they run, and how far they are."""
         return self._run(self._store.workers.list_workers)
+
+    def subscribers(self) -> list[SubscriberInfo]:
+        """Who has subscribed to which topic, in which group; at most a thousand."""
+        return self._run(self._store.workers.list_subscribers)
+
+    def pipelines(self) -> Pipelines:
+        """What Spark's streams and archives read, and how far; and what its sinks wrote."""
+        return self._run(self._store.pipes.list_pipelines)
 
     def gc(self, topic: str) -> int:
         """Delete what every group has acked, and what is older than the topic's retention.
@@ -164,11 +200,13 @@ class AsyncAdministration:
         """The consumer groups of a topic."""
         return await self._run(partial(self._store.groups.list_groups, check_topic(topic)))
 
-    async def lag(self, topic: str, group: str) -> list[LagInfo]:
-        """How far a group is behind, partition by partition. Raises `UnknownGroup`."""
-        return await self._run(
-            partial(self._store.groups.lag, check_topic(topic), check_group(group))
-        )
+    async def group(self, topic: str, group: str) -> GroupInfo | None:
+        """One consumer group, or None: see `RowMQ.group`."""
+        return await self._run(group_operation(self._store, topic, group))
+
+    async def lag(self, topic: str, group: str, *, limit: int | None = None) -> list[LagInfo]:
+        """How far a group is behind, partition by partition: see `RowMQ.lag`."""
+        return await self._run(lag_operation(self._store, topic, group, limit))
 
     async def seek(
         self,
@@ -204,12 +242,14 @@ class AsyncAdministration:
         *,
         group: str | None = None,
         ids: Iterable[str] | None = None,
+        letters: Iterable[DeadLetter[Any] | str] | None = None,
+        limit: int | None = None,
         connection: Any = None,
     ) -> int:
         """Give dead letters back to their groups: see `RowMQ.redrive`."""
         run = partial(self._run, connection=connection)
-        steps = redrive_steps(run, self._store, topic, group, check_ids(ids))
-        return await take_steps_async(steps)
+        chosen = selection_of(topic, group, ids, letters)
+        return await take_steps_async(redrive_steps(run, self._store, chosen, most_of(limit)))
 
     async def purge_dead_letters(
         self,
@@ -217,16 +257,26 @@ class AsyncAdministration:
         *,
         group: str | None = None,
         ids: Iterable[str] | None = None,
+        letters: Iterable[DeadLetter[Any] | str] | None = None,
+        limit: int | None = None,
         connection: Any = None,
     ) -> int:
-        """Delete dead letters for good. Returns how many it were."""
+        """Delete dead letters for good: see `RowMQ.purge_dead_letters`."""
         run = partial(self._run, connection=connection)
-        steps = purge_steps(run, self._store, topic, group, check_ids(ids))
-        return await take_steps_async(steps)
+        chosen = selection_of(topic, group, ids, letters)
+        return await take_steps_async(purge_steps(run, self._store, chosen, most_of(limit)))
 
     async def workers(self) -> list[WorkerInfo]:
         """The processes that run handlers, what they run, and how far they are."""
         return await self._run(self._store.workers.list_workers)
+
+    async def subscribers(self) -> list[SubscriberInfo]:
+        """Who has subscribed to which topic, in which group; at most a thousand."""
+        return await self._run(self._store.workers.list_subscribers)
+
+    async def pipelines(self) -> Pipelines:
+        """What Spark's streams and archives read, and how far; and what its sinks wrote."""
+        return await self._run(self._store.pipes.list_pipelines)
 
     async def gc(self, topic: str) -> int:
         """Delete what every group has acked, and what is too old: see `RowMQ.gc`."""
@@ -238,44 +288,63 @@ class AsyncAdministration:
 Run = Callable[[Callable[[], Operation[Any]]], Any]
 
 
-def redrive_steps(
-    run: Run, store: Store, topic: str, group: str | None, ids: Sequence[str] | None
-) -> Steps[int]:
+def redrive_steps(run: Run, store: Store, chosen: Selection, most: int | None) -> Steps[int]:
     """Give letters back, a batch in a transaction."""
-    if group is None:
-        groups = yield partial(run, partial(store.groups.list_groups, check_topic(topic)))
+    if chosen.group is None:
+        groups = yield partial(run, partial(store.groups.list_groups, chosen.topic))
         names = [found.name for found in groups]
     else:
-        names = [check_group(group)]
-        yield partial(run, partial(store.groups.find, check_topic(topic), names[0]))
+        names = [chosen.group]
+        yield partial(run, partial(store.groups.find, chosen.topic, chosen.group))
     total = 0
-    for name in names:
-        redrive = partial(store.letters.redrive, check_topic(topic), group=name)
-        for chosen in runs_of(ids):
-            count = partial(store.letters.count, topic, group=name, ids=chosen)
-            left: int = yield partial(run, count)
-            while left > 0:
-                # Counted first, since those that fail again meanwhile are not to be taken again.
-                spares = [new_id() for _ in range(min(BATCH, left))]
-                done: int = yield partial(run, partial(redrive, ids=chosen, spares=spares))
-                total, left = total + done, left - done if done else 0
+    for part in chosen.parts:
+        found: list[str] = names
+        if part.handles is not None and part.group is None:
+            found = yield partial(run, partial(store.letters.groups_of, part))
+        for name in found:
+            if name in names:
+                room = None if most is None else most - total
+                of_group = part._replace(group=name)
+                redrive = partial(redrive_batch, store, of_group)
+                total += yield from in_batches(run, store, of_group, room, redrive)
     return total
 
 
-def purge_steps(
-    run: Run, store: Store, topic: str, group: str | None, ids: Sequence[str] | None
-) -> Steps[int]:
+def redrive_batch(store: Store, chosen: Selection, limit: int) -> Operation[int]:
+    """Give a batch of one group's letters back."""
+    spares = [new_id() for _ in range(limit)]
+    return store.letters.redrive(chosen, group=str(chosen.group), spares=spares)
+
+
+def purge_steps(run: Run, store: Store, chosen: Selection, most: int | None) -> Steps[int]:
     """Delete letters, a batch in a transaction."""
-    name = None if group is None else check_group(group)
     total = 0
-    for chosen in runs_of(ids):
-        count = partial(store.letters.count, check_topic(topic), group=name, ids=chosen)
-        left: int = yield partial(run, count)
-        while left > 0:
-            limit = min(BATCH, left)
-            purge = partial(store.letters.purge, topic, group=name, ids=chosen, limit=limit)
-            done: int = yield partial(run, purge)
-            total, left = total + done, left - done if done else 0
+    for part in chosen.parts:
+        room = None if most is None else most - total
+        purge = partial(purge_batch, store, part)
+        total += yield from in_batches(run, store, part, room, purge)
+    return total
+
+
+def purge_batch(store: Store, chosen: Selection, limit: int) -> Operation[int]:
+    """Delete a batch of letters."""
+    return store.letters.purge(chosen, limit=limit)
+
+
+def in_batches(
+    run: Run,
+    store: Store,
+    chosen: Selection,
+    most: int | None,
+    do: Callable[[int], Operation[int]],
+) -> Steps[int]:
+    """Do it to letters until there are none left, a batch in a transaction."""
+    # Counted first, since those that fail again meanwhile are not to be taken again.
+    left: int = yield partial(run, partial(store.letters.count, chosen, limit=most))
+    total = 0
+    while left > 0:
+        done: int = yield partial(run, partial(do, min(BATCH, left)))
+        total, left = total + done, left - done if done else 0
     return total
 
 
@@ -346,11 +415,37 @@ def check_ids(ids: Iterable[str] | None) -> list[str] | None:
     return sorted({check_id(id) for id in ids})
 
 
-def runs_of(ids: Sequence[str] | None) -> list[Sequence[str] | None]:
-    """Ids in runs that fit into a statement; None stands for all."""
-    if ids is None:
-        return [None]
-    return [ids[start : start + BATCH] for start in range(0, len(ids), BATCH)]
+def selection_of(
+    topic: str,
+    group: str | None,
+    ids: Iterable[str] | None,
+    letters: Iterable[DeadLetter[Any] | str] | None,
+) -> Selection:
+    """Which letters are meant, checked."""
+    if ids is not None and letters is not None:
+        raise InvalidOption("give ids= of messages, or letters= that are meant exactly; not both")
+    name = None if group is None else check_group(group)
+    return Selection(check_topic(topic), name, check_ids(ids), check_letters(letters))
+
+
+def check_letters(letters: Iterable[DeadLetter[Any] | str] | None) -> list[Handle] | None:
+    """Handles of letters, each once."""
+    if letters is None:
+        return None
+    if isinstance(letters, str) or not isinstance(letters, Iterable):
+        raise InvalidOption(
+            f"letters must be a list of dead letters, or of their handles, not {quoted(letters)}"
+        )
+    return sorted({handle_of(letter) for letter in letters})
+
+
+def handle_of(letter: DeadLetter[Any] | str) -> Handle:
+    """The handle of a letter that was told, or that was given itself."""
+    return Handle.read(letter.handle if isinstance(letter, DeadLetter) else letter)
+
+
+def most_of(limit: int | None) -> int | None:
+    return None if limit is None else check_limit(limit)
 
 
 # --- input, checked and bound to an operation -----------------------------------------------------
@@ -362,6 +457,19 @@ def create_operation(
     if start not in STARTS:
         raise InvalidOption(f"start must be 'earliest' or 'latest', not {quoted(start)}")
     return partial(store.groups.create, check_topic(topic), check_group(group), start=start)
+
+
+def group_operation(
+    store: Store, topic: str, group: str
+) -> Callable[[], Operation[GroupInfo | None]]:
+    return partial(store.groups.find_group, check_topic(topic), check_group(group))
+
+
+def lag_operation(
+    store: Store, topic: str, group: str, limit: int | None
+) -> Callable[[], Operation[list[LagInfo]]]:
+    limit = None if limit is None else check_limit(limit)
+    return partial(store.groups.lag, check_topic(topic), check_group(group), limit=limit)
 
 
 def seek_operation(
@@ -399,9 +507,11 @@ def target_of(to: str | datetime | Offsets) -> Target:
 def letters_operation(
     store: Store, topic: str, group: str | None, limit: int, type: Any
 ) -> Callable[[], Operation[list[DeadLetter[Any]]]]:
-    if builtins.type(limit) is not int or not 1 <= limit < 2**62:
+    chosen = selection_of(topic, group, None, None)
+    return partial(store.letters.list_letters, chosen, limit=check_limit(limit), type=type)
+
+
+def check_limit(limit: int) -> int:
+    if type(limit) is not int or not 1 <= limit < 2**62:
         raise InvalidOption(f"limit must be a whole number from 1 on, not {quoted(limit)}")
-    name = None if group is None else check_group(group)
-    return partial(
-        store.letters.list_letters, check_topic(topic), group=name, limit=limit, type=type
-    )
+    return limit

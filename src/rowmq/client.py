@@ -2,8 +2,8 @@
 
 They have the same methods with the same signatures, and each method is a line or two: check the
 input, name the operation, run it. The methods are in `topics`, `queue.queues`,
-`subscriber.subscribing`, `administration` and `doctor`; here a client is opened and closed, and
-runs operations. What happens is in `store`, how it is run in `drivers`.
+`subscriber.subscribing`, `administration`, `browsing` and `doctor`; here a client is opened and
+closed, and runs operations. What happens is in `store`, how it is run in `drivers`.
 """
 
 import asyncio
@@ -13,7 +13,9 @@ from operator import attrgetter
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from rowmq.access import Access, AsyncAccess
 from rowmq.administration import Administration, AsyncAdministration
+from rowmq.browsing import AsyncBrowsing, Browsing
 from rowmq.combining import AsyncCombiner, Combiner
 from rowmq.cron.cron import AsyncCron, Cron
 from rowmq.cron.tending import TEND_LOCK_SECONDS
@@ -36,6 +38,7 @@ from rowmq.store.dialect import DEFAULT_LOCK_SECONDS, DEFAULT_PREFIX
 from rowmq.store.statement import Operation
 from rowmq.subscriber.home import Home
 from rowmq.subscriber.subscribing import AsyncSubscribing, Subscribing
+from rowmq.telemetry.turning import trace_if_configured
 from rowmq.times import Duration
 from rowmq.topics import AsyncTopics, OwnShard, Topics
 from rowmq.transaction import (
@@ -94,6 +97,7 @@ def connect(
         notify=notify,
     )
     mq = RowMQ(open_engine(url, options))
+    trace_if_configured(mq)
     try:
         mq._prepare(auto_migrate=auto_migrate)  # noqa: SLF001 - the client's own constructor
     except BaseException:
@@ -129,6 +133,7 @@ async def connect_async(
         notify=notify,
     )
     mq = AsyncRowMQ(open_async_engine(url, options))
+    trace_if_configured(mq)
     try:
         await mq._prepare(auto_migrate=auto_migrate)  # noqa: SLF001 - the client's own constructor
     except BaseException:
@@ -145,7 +150,7 @@ def schema_sql(database: str, *, prefix: str = DEFAULT_PREFIX, schema: str | Non
     return store_for(database, prefix=prefix, schema=schema).schema.script()
 
 
-class RowMQ(Topics, Queues, Subscribing, Administration, Examining):
+class RowMQ(Topics, Queues, Subscribing, Administration, Browsing, Examining):
     """A client for sync code. Safe to share between threads, and to use after a fork."""
 
     def __init__(self, engine: Engine[SyncDriver]) -> None:
@@ -163,6 +168,7 @@ class RowMQ(Topics, Queues, Subscribing, Administration, Examining):
             watcher=self._watcher,
             spare=spare_of(engine),
         )
+        self.access = Access(self._store.access, self._run)
         self.cron = Cron(self._desk, spare_of(engine, TEND_LOCK_SECONDS), notify=engine.notify)
         self._shard = OwnShard()
         self._combiner = Combiner(
@@ -250,7 +256,14 @@ class RowMQ(Topics, Queues, Subscribing, Administration, Examining):
             self._checked = True
 
 
-class AsyncRowMQ(AsyncTopics, AsyncQueues, AsyncSubscribing, AsyncAdministration, AsyncExamining):
+class AsyncRowMQ(
+    AsyncTopics,
+    AsyncQueues,
+    AsyncSubscribing,
+    AsyncAdministration,
+    AsyncBrowsing,
+    AsyncExamining,
+):
     """A client for async code, for one event loop."""
 
     def __init__(self, engine: Engine[AsyncDriver]) -> None:
@@ -269,6 +282,7 @@ class AsyncRowMQ(AsyncTopics, AsyncQueues, AsyncSubscribing, AsyncAdministration
             spare=spare_of(engine),
             at_once=engine.driver.pool.size,
         )
+        self.access = AsyncAccess(self._store.access, self._run)
         self.cron = AsyncCron(self._desk, spare_of(engine, TEND_LOCK_SECONDS), notify=engine.notify)
         self._shard = OwnShard()
         self._combiner = AsyncCombiner(
@@ -371,6 +385,7 @@ def spare_of(
     def open_driver() -> SyncDriver:
         driver = engine.spare(lock_timeout=lock_timeout)
         driver.observers = engine.driver.observers
+        driver.timers = engine.driver.timers
         return driver
 
     return open_driver

@@ -16,13 +16,16 @@ from typing import Any, NamedTuple
 import msgspec
 
 from rowmq.errors import InvalidOption, PayloadMismatch, PayloadNotSerializable
-from rowmq.quoting import quoted
+from rowmq.quoting import in_line, quoted
 
 __all__ = [
+    "BEGINNING_BYTES",
     "ERROR_CHARS_MAX",
+    "Beginning",
     "Encoded",
     "Encoding",
     "NoForm",
+    "beginning_of",
     "decode",
     "decode_headers",
     "encode",
@@ -38,6 +41,10 @@ DEPTH_MAX = 200
 """How many lists and objects may be within each other: every reader can follow these, however much
 of its stack is in use already.
 """
+
+
+BEGINNING_BYTES = 4_096
+"""How much of a payload is read where its beginning is enough: to tell it from others."""
 
 
 class Encoding(IntEnum):
@@ -59,6 +66,12 @@ class Encoded(NamedTuple):
     encoding: Encoding
 
 
+class Beginning(msgspec.Struct, frozen=True):
+    """The beginning of a payload that is larger, as it is stored: JSON is text that breaks off."""
+
+    data: bytes | str
+
+
 def encode(payload: Any) -> Encoded:
     """The bytes of a payload. `PayloadNotSerializable` if it cannot come back as it was."""
     try:
@@ -77,7 +90,8 @@ def encode(payload: Any) -> Encoded:
             _refuse_merged_keys(data)
     except (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError) as error:
         raise PayloadNotSerializable(
-            f"a payload of type {type(payload).__name__} cannot be stored: {error}. "
+            f"a payload of type {type(payload).__name__} cannot be stored: "
+            f"{in_line(said_by(error))}. "
             f"Give bytes, str, or values that JSON can hold"
         ) from error
     return Encoded(data, Encoding.JSON)
@@ -105,7 +119,16 @@ def decode(data: bytes, encoding: int, type: Any = None) -> Any:
         return _decoder(type).decode(data)
     except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
         wanted = _name_of(Encoding(encoding).name if type is None else type)
-        raise PayloadMismatch(f"the payload does not parse as {wanted}: {error}") from error
+        said = in_line(said_by(error))
+        raise PayloadMismatch(f"the payload does not parse as {wanted}: {said}") from error
+
+
+def beginning_of(data: bytes, encoding: int) -> Beginning:
+    """The beginning of a payload, of bytes that are more than that. A character that was cut is
+    left out.
+    """
+    kept = data[:BEGINNING_BYTES]
+    return Beginning(kept if encoding == Encoding.BYTES else kept.decode(errors="ignore"))
 
 
 def encode_headers(headers: Mapping[str, str]) -> str | None:

@@ -15,20 +15,24 @@ error; and when a shared transaction is refused, its calls are repeated one by o
 
 import asyncio
 import contextlib
+import contextvars
 import copy
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
 from rowmq.drivers.forking import after_fork
-from rowmq.errors import ConnectionLost, TransientError
+from rowmq.errors import ConnectionLost, RowMQError, TransientError
+from rowmq.tracing import Tracer
 
 __all__ = ["AsyncCombiner", "Combiner"]
 
 CALLS_MAX = 1_000
 BYTES_MAX = 4 * 1024 * 1024
+
+UNTRACED = contextlib.nullcontext()
 
 I = TypeVar("I")  # noqa: E741 - an item
 R = TypeVar("R")
@@ -37,7 +41,7 @@ R = TypeVar("R")
 class Call(Generic[I, R]):
     """One caller's item, and what became of it."""
 
-    __slots__ = ("changed", "done", "error", "item", "leads", "result", "size", "woken")
+    __slots__ = ("changed", "done", "error", "item", "leads", "origin", "result", "size", "woken")
 
     def __init__(self, item: I, size: int) -> None:
         self.item = item
@@ -50,6 +54,8 @@ class Call(Generic[I, R]):
         # Event, which is made of two locks and takes three times as long.
         self.woken: threading.Lock
         self.changed: asyncio.Future[None] | None = None
+        self.origin: Any = None
+        """Where in a trace it was made, if somebody traces."""
 
     def settle(self, result: R | None, error: BaseException | None = None) -> None:
         self.result, self.error, self.done = result, error, True
@@ -91,6 +97,8 @@ class Combiner(Generic[I, R]):
     items are done are free to bring more while the next transaction runs.
     """
 
+    tracer: Tracer | None = None
+
     def __init__(
         self,
         work: Callable[[list[I]], Sequence[R | Exception]],
@@ -123,6 +131,8 @@ class Combiner(Generic[I, R]):
     def submit(self, item: I) -> R:
         """Have one item worked on, perhaps together with others."""
         call: Call[I, R] = Call(item, self._size_of(item))
+        if self.tracer is not None:
+            call.origin = self.tracer.origin()
         self._hand_over(self._lane_of(item), call)
         return call.outcome()
 
@@ -209,7 +219,8 @@ class Combiner(Generic[I, R]):
         if not calls:
             return
         try:
-            answers = self._work([call.item for call in calls])
+            with UNTRACED if self.tracer is None else together(self.tracer, calls):
+                answers = self._work([call.item for call in calls])
         except Exception as error:  # noqa: BLE001 - it is raised where it belongs
             if self._repeatable and may_repeat(calls, error):
                 for call in calls:
@@ -224,6 +235,8 @@ class AsyncCombiner(Generic[I, R]):
     """Combines the calls of tasks. One task works for a lane, apart from its callers: so a caller
     that is cancelled takes nobody else with it.
     """
+
+    tracer: Tracer | None = None
 
     def __init__(
         self,
@@ -260,6 +273,8 @@ class AsyncCombiner(Generic[I, R]):
     async def submit(self, item: I) -> R:
         """Have one item worked on, perhaps together with others."""
         call: Call[I, R] = Call(item, self._size_of(item))
+        if self.tracer is not None:
+            call.origin = self.tracer.origin()
         changed = call.changed = asyncio.get_running_loop().create_future()
         waiting = self._lane(self._lane_of(item))
         waiting.append(call)
@@ -302,7 +317,10 @@ class AsyncCombiner(Generic[I, R]):
         if waiting is not None:
             return waiting
         waiting = deque()
-        task = asyncio.create_task(self._serve(name, waiting), name="rowmq-combine")
+        # It works for others, too, and so not in the context of whoever came first.
+        task = asyncio.create_task(
+            self._serve(name, waiting), name="rowmq-combine", context=contextvars.Context()
+        )
         self._tasks.add(task)
         task.add_done_callback(partial(self._close_lane, name, waiting))
         self._lanes[name] = waiting
@@ -346,7 +364,8 @@ class AsyncCombiner(Generic[I, R]):
         if not calls:
             return
         try:
-            answers = await self._work([call.item for call in calls])
+            with UNTRACED if self.tracer is None else together(self.tracer, calls):
+                answers = await self._work([call.item for call in calls])
         except Exception as error:  # noqa: BLE001 - it is raised where it belongs
             if self._repeatable and may_repeat(calls, error):
                 for call in calls:
@@ -355,6 +374,13 @@ class AsyncCombiner(Generic[I, R]):
                 refuse(calls, error)
         else:
             deal_out(calls, answers)
+
+
+def together(
+    tracer: Tracer, calls: Sequence[Call[I, R]]
+) -> contextlib.AbstractContextManager[None]:
+    """The work for calls, as part of the traces that they were made in."""
+    return tracer.together([call.origin for call in calls])
 
 
 def take(waiting: Waiting[I, R], calls_max: int) -> list[Call[I, R]]:
@@ -435,8 +461,11 @@ def deal_out(calls: Sequence[Call[I, R]], answers: Sequence[R | Exception]) -> N
 
 
 def may_repeat(calls: Sequence[Call[I, R]], error: Exception) -> bool:
-    """Whether to repeat calls one by one: the database answered, and not for each of them."""
-    return len(calls) > 1 and not isinstance(error, TransientError)
+    """Whether to repeat calls one by one: the database answered, and not for each of them; and for
+    certain nothing was done.
+    """
+    doubted = isinstance(error, RowMQError) and error.in_doubt
+    return len(calls) > 1 and not doubted and not isinstance(error, TransientError)
 
 
 def refuse(calls: Sequence[Call[I, R]], error: Exception) -> None:

@@ -52,6 +52,7 @@ __all__ = [
     "StageLost",
     "StaleLease",
     "StatementTooLarge",
+    "TokenTaken",
     "TransactionFailed",
     "TransientError",
     "UniqueViolation",
@@ -64,6 +65,9 @@ __all__ = [
 
 class RowMQError(Exception):
     """The root of every error of this library."""
+
+    in_doubt: bool = False
+    """Whether what was asked for may have been done all the same, since its answer was lost."""
 
 
 # --- the input is wrong: nothing was written ---------------------------------------------------
@@ -119,6 +123,10 @@ class UnknownSchedule(InvalidInput):
 
 class KeyTaken(InvalidInput):
     """A live job has this key already."""
+
+
+class TokenTaken(InvalidInput):
+    """A token of this name is in use."""
 
 
 class NotClaimed(InvalidInput):
@@ -285,6 +293,8 @@ class Locked(TransientError):
 
 class ConnectionLost(TransientError):
     """The connection broke. What was being committed may or may not have happened."""
+
+    in_doubt = True
 
 
 class DatabaseUnreachable(TransientError):

@@ -18,6 +18,10 @@ class Markup(str):
 
     __slots__ = ()
 
+    def __html__(self) -> str:
+        """What template engines ask for: this is not to be escaped again."""
+        return self
+
 
 def raw(text: str) -> Markup:
     """Text of our own that is HTML; never anything that was read."""

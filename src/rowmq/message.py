@@ -6,10 +6,11 @@ filled in by the database. They are msgspec structs: as light as tuples, with na
 
 import os
 import time
+from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
 from enum import Enum, StrEnum
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
 
@@ -27,14 +28,18 @@ __all__ = [
     "Migration",
     "Outcome",
     "PartitionInfo",
+    "Pipelines",
     "PublishResult",
     "QueueInfo",
+    "ReaderInfo",
     "RunningInfo",
     "ScheduleInfo",
     "ScheduledMessage",
     "State",
+    "SubscriberInfo",
     "TopicInfo",
     "WorkerInfo",
+    "WriterInfo",
     "new_id",
     "new_ids",
 ]
@@ -128,7 +133,8 @@ class LagInfo(msgspec.Struct, frozen=True, kw_only=True):
     """How far a group is behind in one partition.
 
     `lag` counts the messages it has not acked, `in_flight` those of them that are delivered and not
-    settled; everything up to `offset_acked` is done. `owner` is the subscriber that has the lease.
+    settled, and `retrying` those that failed and wait for another attempt; everything up to
+    `offset_acked` is done. `owner` is the subscriber that has the lease.
     `shard` tells apart the partitions of messages without a key.
     """
 
@@ -139,12 +145,14 @@ class LagInfo(msgspec.Struct, frozen=True, kw_only=True):
     in_flight: int
     owner: str | None
     shard: int = 0
+    retrying: int = 0
 
 
 class DeadLetter(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     """A message that a group gave up on, as it was, and why.
 
-    `offset` is where it stood in its topic, and `message` what was published there.
+    `offset` is where it stood in its topic, and `message` what was published there. `handle` names
+    this letter and never another one, where ids of messages are unique for each key only.
     """
 
     message: Message[T]
@@ -153,6 +161,7 @@ class DeadLetter(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     attempts: int
     failed_at: datetime
     offset: int
+    handle: str
 
 
 class State(Enum):
@@ -262,8 +271,9 @@ class JobError(msgspec.Struct, frozen=True, kw_only=True):
 class RunningInfo(msgspec.Struct, frozen=True, kw_only=True):
     """A message or job that a worker is at work on.
 
-    `source` is its topic or queue, `id` that of the job or message; `progress`, from 0 to 1, and
-    `note` are what its handler reported last.
+    `source` is its topic or queue, and `source_type` says which of them: None if a worker of an
+    earlier version tells. `id` is that of the job or message; `progress`, from 0 to 1, and `note`
+    are what its handler reported last.
     """
 
     handler: str
@@ -274,6 +284,7 @@ class RunningInfo(msgspec.Struct, frozen=True, kw_only=True):
     since: datetime
     progress: float | None = None
     note: str | None = None
+    source_type: Literal["topic", "queue"] | None = None
 
 
 class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -289,6 +300,60 @@ class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
     seen_at: datetime
     alive: bool
     running: tuple[RunningInfo, ...]
+
+
+class SubscriberInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A subscriber of a group, and how many of its partitions it owns, counted up to ten thousand.
+    It is `alive` if it was heard of lately; else its partitions are free for others.
+    """
+
+    topic: str
+    group: str
+    name: str
+    partitions: int
+    seen_at: datetime
+    alive: bool
+
+
+class ReaderInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A group whose reader keeps its own books: a stream of Spark's, or an archive.
+
+    `lag` messages, in `behind` of its `partitions`, were published and not read by it. `moved_at`
+    is when it said last how far it is, and `oldest_at` when the oldest message that it has not read
+    was published. Up to half a million partitions of all topics together are looked at: beyond, it
+    is `capped`, and at least so far behind; if it is `oldest_capped`, an older message may wait.
+    """
+
+    topic: str
+    group: str
+    created_at: datetime
+    moved_at: datetime | None
+    partitions: int
+    behind: int
+    lag: int
+    oldest_at: datetime | None
+    capped: bool = False
+    oldest_capped: bool = False
+
+
+class WriterInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What a sink of Spark's has published last, by its line in the ledger.
+
+    `writer` is `query:` and the id of a stream, `app:` and the name that a batch was given, or
+    `replay:` and that of a replay; `version` is the batch's number.
+    """
+
+    writer: str
+    target: str
+    version: int
+    written_at: datetime
+
+
+class Pipelines(msgspec.Struct, frozen=True, kw_only=True):
+    """What Spark reads, by topic and group; and what it wrote, the last first, 200 of each."""
+
+    readers: tuple[ReaderInfo, ...]
+    writers: tuple[WriterInfo, ...]
 
 
 class Migration(msgspec.Struct, frozen=True, kw_only=True):
@@ -355,17 +420,33 @@ def new_id() -> str:
 
 
 def new_ids(count: int) -> list[str]:
-    """Fresh message ids in rising order, made together: that takes a quarter of the time."""
+    """Fresh message ids in rising order."""
     millis = f"{time.time_ns() // 1_000_000 & 0xFFFF_FFFF_FFFF:012x}"
     head = f"{millis[:8]}-{millis[8:]}-7"
+    return [head + tail for tail in sorted(spare_tails(count))]
+
+
+def spare_tails(count: int) -> list[str]:
+    """What ids have beside their time. Made many at a time, since that takes a quarter as long."""
+    if count >= SPARE_TAILS:
+        return new_tails(count)
+    spare = _spare_tails[os.getpid()]
+    tails: list[str] = []
+    while len(tails) < count:
+        try:
+            tails.append(spare.popleft())
+        except IndexError:
+            spare.extend(new_tails(SPARE_TAILS))
+    return tails
+
+
+def new_tails(count: int) -> list[str]:
     random = os.urandom(RANDOM_BYTES * count).hex()
-    ids = [
-        f"{head}{random[at : at + 3]}-{VARIANT[random[at + 3]]}{random[at + 4 : at + 7]}-"
+    return [
+        f"{random[at : at + 3]}-{VARIANT[random[at + 3]]}{random[at + 4 : at + 7]}-"
         f"{random[at + 7 : at + 19]}"
         for at in range(0, 2 * RANDOM_BYTES * count, 2 * RANDOM_BYTES)
     ]
-    ids.sort()
-    return ids
 
 
 RANDOM_BYTES = 10
@@ -373,3 +454,10 @@ RANDOM_BYTES = 10
 
 VARIANT = {digit: "89ab"[int(digit, 16) & 3] for digit in "0123456789abcdef"}
 """The digit that says which kind of UUID it is, with two random bits beside that."""
+
+SPARE_TAILS = 100
+
+_spare_tails: defaultdict[int, deque[str]] = defaultdict(deque)
+"""By process: a child must not take those of its parent, and a server that forks by itself, as
+uWSGI does, tells Python nothing of it. Each is taken once, by whichever thread.
+"""

@@ -31,6 +31,7 @@ __all__ = [
     "QUEUE_BYTES_MAX",
     "SCHEDULE_BYTES_MAX",
     "SHARD_MARK",
+    "TOKEN_BYTES_MAX",
     "TOPIC_BYTES_MAX",
     "check_group",
     "check_headers",
@@ -41,6 +42,8 @@ __all__ = [
     "check_kind",
     "check_queue",
     "check_schedule",
+    "check_scope",
+    "check_token",
     "check_topic",
 ]
 
@@ -49,6 +52,8 @@ QUEUE_BYTES_MAX = 200
 KIND_BYTES_MAX = 200
 GROUP_BYTES_MAX = 200
 SCHEDULE_BYTES_MAX = 200
+TOKEN_BYTES_MAX = 200
+SCOPE_BYTES_MAX = TOPIC_BYTES_MAX + 1
 KEY_BYTES_MAX = 255
 ID_BYTES_MAX = 255
 HEADERS_BYTES_MAX = 64 * 1024
@@ -104,6 +109,16 @@ def check_schedule(
     if not name.strip():
         raise InvalidSchedule(f"{what} must not be blank: people are to know it again")
     return name
+
+
+def check_token(name: str) -> str:
+    """The name of a token, if it can be one."""
+    return _check(name, "a token's name", TOKEN_BYTES_MAX, InvalidName)
+
+
+def check_scope(scope: str) -> str:
+    """A name, or a prefix that ends in `*`, if it can be the scope of a token."""
+    return _check(scope, "a scope", SCOPE_BYTES_MAX, InvalidName)
 
 
 def check_id(id: str) -> str:

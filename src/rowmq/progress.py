@@ -220,10 +220,13 @@ class Progress:
         if offset <= self.delivered:
             self.put(Range(offset, offset, State.WAITING))
 
-    def skip_to(self, offset: int) -> int:
-        """All before an offset is let go of. How many of those were not acked."""
+    def skip_to(self, offset: int, *, since: int | None = None) -> int:
+        """All before an offset is let go of; but what was delivered before another one, `since`,
+        and is not done, stays as it is. How many of those let go of were not acked.
+        """
         if offset <= self.acked + 1:
             return 0
+        kept = self._open_before(self.acked + 1 if since is None else since)
         done = sum(
             min(known.last, offset - 1) - known.first + 1
             for known in self.ranges
@@ -235,7 +238,21 @@ class Progress:
         ranges = [known for known in self.ranges if known.last >= offset]
         self.ranges = [known._replace(first=max(known.first, offset)) for known in ranges]
         self.tidy()
-        return lost
+        if kept:
+            first = kept[0].first
+            self.ranges.insert(0, Range(first, self.acked, State.ACKED))
+            self.acked = first - 1
+        for known in kept:
+            self.put(known)
+        return lost - sum(known.size for known in kept)
+
+    def _open_before(self, offset: int) -> list[Range]:
+        """What is not done of all that was delivered before an offset."""
+        return [
+            known
+            for known in self._pieces(self.acked + 1, offset - 1)
+            if known.state is not State.ACKED
+        ]
 
     # --- ranges ---------------------------------------------------------------------------------
 

@@ -5,12 +5,18 @@ number of more digits than Python writes out, a text of megabytes, an object who
 a line break followed by what looks like the next line of a log.
 """
 
+import json
+import re
 import unicodedata
 from typing import Any
 
-__all__ = ["quoted", "visible"]
+__all__ = ["in_line", "quoted", "visible", "within"]
 
 CHARS_MAX = 400
+
+SAID_CHARS_MAX = 1_000
+
+PLAIN = re.compile(r'[^\s"/]([^"/]*[^\s"/])?')
 
 
 def quoted(value: Any) -> str:
@@ -22,6 +28,24 @@ def quoted(value: Any) -> str:
     except Exception:  # noqa: BLE001 - a value's own code may raise, and long numbers do
         text = "a number too long to show" if type(value) is int else f"<{type(value).__name__}>"
     return visible(text[:CHARS_MAX] + "..." if large or len(text) > CHARS_MAX else text)
+
+
+def in_line(text: str) -> str:
+    """What the code of others says, in a line that is not long: they quote what they were given."""
+    line = visible(" ".join(text[:SAID_CHARS_MAX].split()))
+    whole = len(text) <= SAID_CHARS_MAX and len(line) <= SAID_CHARS_MAX
+    return line if whole else f"{line[:SAID_CHARS_MAX]}..."
+
+
+def within(*names: str) -> str:
+    """Names of things that are in one another, in a line: `orders / billing`. One in which it could
+    not be seen where it ends is in quotes, as in JSON: so no two lists of names are the same.
+    """
+    return " / ".join(name if PLAIN.fullmatch(name) else json_text(name) for name in names)
+
+
+def json_text(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
 
 
 def visible(text: str) -> str:

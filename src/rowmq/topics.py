@@ -17,7 +17,7 @@ from rowmq.drivers.forking import after_fork
 from rowmq.drivers.watching import Notifier
 from rowmq.errors import InvalidInput, InvalidOption
 from rowmq.message import Message, PartitionInfo, PublishResult, TopicInfo, new_id, new_ids
-from rowmq.naming import check_topic
+from rowmq.naming import KEY_BYTES_MAX, check_key, check_topic
 from rowmq.quoting import quoted
 from rowmq.store.entries import Entry, entry_of
 from rowmq.store.keys import KEYLESS, SHARD_KEYS, Offsets, Place, chosen_key, stored_key
@@ -25,10 +25,17 @@ from rowmq.store.statement import Operation
 from rowmq.store.store import Store
 from rowmq.store.topics import check_limit, check_retention
 from rowmq.times import Duration, to_micros
+from rowmq.tracing import Tracer
 
 __all__ = ["AsyncTopics", "OwnShard", "Topics"]
 
 T = TypeVar("T")
+
+LAST_KEY = "\U0010ffff" * KEY_BYTES_MAX
+"""What no key sorts after."""
+
+PUBLISH = "publish"
+"""What publishing is called in traces."""
 
 
 class OwnShard:
@@ -56,6 +63,7 @@ class Topics:
     _notifier: Notifier
     _combiner: Combiner[Entry, PublishResult]
     _shard: OwnShard
+    _tracer: Tracer | None = None
 
     def _run(self, make: Callable[[], Operation[T]], connection: Any = None) -> T:
         raise NotImplementedError
@@ -78,6 +86,8 @@ class Topics:
         commits. Raises `InvalidInput`.
         """
         entry = prepare_one(self._shard, topic, payload, key=key, id=id, headers=headers)
+        if self._tracer is not None:
+            return self._publish_traced(self._tracer, entry, connection)
         if connection is None:
             return self._combiner.submit(entry)
         return self._publish([entry], connection)[0]
@@ -86,7 +96,11 @@ class Topics:
         self, topic: str, messages: Iterable[Message[Any]], *, connection: Any = None
     ) -> list[PublishResult]:
         """Append messages to a topic in one transaction: all of them, or none and an error."""
-        return self._publish(prepare_many(self._shard, topic, messages), connection)
+        entries = prepare_many(self._shard, topic, messages)
+        if self._tracer is None or not entries:
+            return self._publish(entries, connection)
+        with self._tracer.send(PUBLISH, topic, len(entries)) as sent:
+            return self._publish([sent.stamped(entry) for entry in entries], connection)
 
     @overload
     def read(
@@ -145,11 +159,25 @@ class Topics:
         """Every topic, with its partitions and messages counted."""
         return self._run(self._store.topics.list_topics)
 
-    def partitions(self, topic: str) -> list[PartitionInfo]:
+    def topic(self, topic: str) -> TopicInfo | None:
+        """One topic; None if nothing was ever published to it, and nobody configured it."""
+        return self._run(partial(self._store.topics.find_topic, check_topic(topic)))
+
+    def partitions(
+        self,
+        topic: str,
+        *,
+        prefix: str | None = None,
+        after: str | Place | None = None,
+        limit: int | None = None,
+    ) -> list[PartitionInfo]:
         """The keys of a topic, and the shards of messages without one, with the offsets that each
         holds, in order; none if there is no such topic.
+
+        With `prefix` only the keys that begin so; `after` is the key, or `(None, shard)`, that a
+        page of at most `limit` ended with.
         """
-        return self._run(partial(self._store.topics.list_partitions, check_topic(topic)))
+        return self._run(partitions_operation(self._store, topic, prefix, after, limit))
 
     def configure_topic(
         self,
@@ -169,6 +197,16 @@ class Topics:
         )
         self._run(configure, connection)
 
+    def _publish_traced(self, tracer: Tracer, entry: Entry, connection: Any) -> PublishResult:
+        with tracer.send(PUBLISH, entry.topic, 1) as sent:
+            stamped = sent.stamped(entry)
+            if connection is None:
+                result = self._combiner.submit(stamped)
+            else:
+                (result,) = self._publish([stamped], connection)
+            sent.known(result.id)
+            return result
+
     def _publish(self, entries: list[Entry], connection: Any = None) -> list[PublishResult]:
         if not entries:
             return []
@@ -186,6 +224,7 @@ class AsyncTopics:
     _notifier: Notifier
     _combiner: AsyncCombiner[Entry, PublishResult]
     _shard: OwnShard
+    _tracer: Tracer | None = None
 
     async def _run(self, make: Callable[[], Operation[T]], connection: Any = None) -> T:
         raise NotImplementedError
@@ -202,6 +241,8 @@ class AsyncTopics:
     ) -> PublishResult:
         """Append a message to a topic: see `RowMQ.publish`."""
         entry = prepare_one(self._shard, topic, payload, key=key, id=id, headers=headers)
+        if self._tracer is not None:
+            return await self._publish_traced(self._tracer, entry, connection)
         if connection is None:
             self._driver.check_loop()
             return await self._combiner.submit(entry)
@@ -211,7 +252,11 @@ class AsyncTopics:
         self, topic: str, messages: Iterable[Message[Any]], *, connection: Any = None
     ) -> list[PublishResult]:
         """Append messages to a topic in one transaction: see `RowMQ.publish_many`."""
-        return await self._publish(prepare_many(self._shard, topic, messages), connection)
+        entries = prepare_many(self._shard, topic, messages)
+        if self._tracer is None or not entries:
+            return await self._publish(entries, connection)
+        with self._tracer.send(PUBLISH, topic, len(entries)) as sent:
+            return await self._publish([sent.stamped(entry) for entry in entries], connection)
 
     @overload
     async def read(
@@ -264,9 +309,20 @@ class AsyncTopics:
         """Every topic, with its partitions and messages counted."""
         return await self._run(self._store.topics.list_topics)
 
-    async def partitions(self, topic: str) -> list[PartitionInfo]:
+    async def topic(self, topic: str) -> TopicInfo | None:
+        """One topic, or None: see `RowMQ.topic`."""
+        return await self._run(partial(self._store.topics.find_topic, check_topic(topic)))
+
+    async def partitions(
+        self,
+        topic: str,
+        *,
+        prefix: str | None = None,
+        after: str | Place | None = None,
+        limit: int | None = None,
+    ) -> list[PartitionInfo]:
         """The keys of a topic and the offsets that each holds: see `RowMQ.partitions`."""
-        return await self._run(partial(self._store.topics.list_partitions, check_topic(topic)))
+        return await self._run(partitions_operation(self._store, topic, prefix, after, limit))
 
     async def configure_topic(
         self,
@@ -281,6 +337,17 @@ class AsyncTopics:
             self._store.topics.configure, topic, retention, max_payload_bytes
         )
         await self._run(configure, connection)
+
+    async def _publish_traced(self, tracer: Tracer, entry: Entry, connection: Any) -> PublishResult:
+        with tracer.send(PUBLISH, entry.topic, 1) as sent:
+            stamped = sent.stamped(entry)
+            if connection is None:
+                self._driver.check_loop()
+                result = await self._combiner.submit(stamped)
+            else:
+                (result,) = await self._publish([stamped], connection)
+            sent.known(result.id)
+            return result
 
     async def _publish(self, entries: list[Entry], connection: Any = None) -> list[PublishResult]:
         if not entries:
@@ -351,6 +418,26 @@ def publish_operation(
     """Entries bound to `publish`, with whom to tell: decided once, and repeated with a retry."""
     notify = notifier.due({entry.topic for entry in entries}, alone=alone)
     return partial(publish, entries, alone=alone, notify=notify)
+
+
+def partitions_operation(
+    store: Store,
+    topic: str,
+    prefix: str | None,
+    after: str | Place | None,
+    limit: int | None,
+) -> Callable[[], Operation[list[PartitionInfo]]]:
+    """The checked arguments of `partitions`, bound to its operation."""
+    if limit is not None and (type(limit) is not int or not 1 <= limit < 2**62):
+        raise InvalidOption(f"limit must be a whole number from 1 on, not {quoted(limit)}")
+    first = check_key(prefix)
+    return partial(
+        store.topics.list_partitions,
+        check_topic(topic),
+        after=chosen_key(after),
+        keys=None if first is None else (first, first + LAST_KEY),
+        limit=limit,
+    )
 
 
 def configure_operation(

@@ -15,7 +15,6 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-import msgspec
 from rich.console import Console
 from rich.table import Table
 
@@ -24,9 +23,10 @@ from tests.chaos.places import open_place
 from tests.chaos.trial import try_fault
 from tests.chaos.verdict import Verdict
 from tests.databases import NAMES
+from tests.verdicts import write
 
 STORIES_TOLD = 10
-TABLE_WIDTH = 140
+TABLE_WIDTH = 160
 """Where there is no terminal to say how wide it is."""
 
 
@@ -42,12 +42,11 @@ def main() -> None:
     for verdict in trials(options, folder):
         verdicts.append(verdict)
         tell(told, verdict)
-    if options.json:
-        sys.stdout.write(msgspec.json.encode(verdicts).decode() + "\n")
-    else:
-        width = None if sys.stdout.isatty() else TABLE_WIDTH
-        Console(width=width).print(table(verdicts))
-    good = all(verdict.good for verdict in verdicts)
+    write(options.json, verdicts, {v.database: v.version for v in verdicts})
+    Console(width=None if sys.stdout.isatty() else TABLE_WIDTH).print(table(verdicts))
+    if not verdicts:
+        told.print("None of these faults can happen on these databases", highlight=False)
+    good = bool(verdicts) and all(verdict.good for verdict in verdicts)
     if good and not options.keep:
         shutil.rmtree(folder)
     else:
@@ -73,16 +72,21 @@ def tell(console: Console, verdict: Verdict) -> None:
 
 
 def table(verdicts: list[Verdict]) -> Table:
-    names = ["fault", "database", "messages", "redelivered", "unknown", "lost", "doubled"]
-    names += ["out of order", "stale", "ticks wrong", "other", "recovered after"]
+    names = ["fault", "database", "hits", "messages", "redelivered", "unknown", "lost", "doubled"]
+    names += ["out of order", "stale", "ticks wrong", "other", "flowed after", "recovered after"]
+    names += ["done after"]
     shown = Table(*names)
     for v in verdicts:
-        figures = [v.messages, v.redeliveries, v.unknown, v.lost, v.doubled]
+        figures = [v.hits, v.messages, v.redeliveries, v.unknown, v.lost, v.doubled]
         figures += [v.out_of_order, v.stale, v.ticks, v.other]
-        after = "never" if v.recovered_after is None else f"{v.recovered_after:.1f} s"
+        times = [shown_seconds(t) for t in (v.flowed_after, v.recovered_after, v.done_after)]
         style = None if v.good else "red"
-        shown.add_row(v.fault, v.database, *(f"{n:,}" for n in figures), after, style=style)
+        shown.add_row(v.fault, v.database, *(f"{n:,}" for n in figures), *times, style=style)
     return shown
+
+
+def shown_seconds(seconds: float | None) -> str:
+    return "never" if seconds is None else f"{seconds:.1f} s"
 
 
 def arguments() -> argparse.Namespace:
@@ -95,7 +99,7 @@ def arguments() -> argparse.Namespace:
     add("--seconds", type=float, help="how long a fault lasts")
     add("--seed", type=int, default=random.randrange(1_000_000), help="of what is left to chance")
     add("--keep", action="store_true", help="keep what was written down, also if all is good")
-    add("--json", action="store_true", help="for programs")
+    add("--json", metavar="FILE", default="", help="write what came of it")
     return parser.parse_args()
 
 

@@ -51,6 +51,8 @@ class Player:
             self.process = subprocess.Popen(command, stdout=log, stderr=log, cwd=ROOT)
         self.died: int | None = None
         """When it was killed."""
+        self.asked = False
+        """Whether it was asked to come to an end."""
 
     def send(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
@@ -61,11 +63,20 @@ class Player:
         self.died = time.monotonic_ns()
 
     def failed(self) -> str | None:
-        """How it ended by itself, which nobody may."""
+        """How it ended badly, or by itself, which nobody may."""
         code = self.process.poll()
-        if self.died is not None or code in (None, 0):
+        if self.died is not None or code is None or (code == 0 and self.asked):
             return None
         return f"{self.name} ended with {code}: {self.tail()}"
+
+    def busy(self) -> bool:
+        """Whether it takes part by now."""
+        return (bool(self.told()) or self.role == "scheduler") and self.record.ready
+
+    def told(self) -> list[Event]:
+        """What it has told so far."""
+        list(self.record.read())
+        return list(self.record.events.values())
 
     def tail(self) -> str:
         """The last of what it said."""
@@ -106,6 +117,10 @@ class Cast:
             if player.process.poll() is None and (not roles or player.role in roles)
         ]
 
+    def busy(self, *roles: str) -> list[Player]:
+        """The living that take part by now."""
+        return [player for player in self.living(*roles) if player.busy()]
+
     def replace(self, player: Player) -> Player:
         """Kill one, and have another take its place."""
         player.kill()
@@ -128,9 +143,14 @@ class Cast:
         """Ask them to come to an end, and wait until they have."""
         players = self.living(*roles)
         for player in players:
+            player.asked = True
             player.send(signal.SIGTERM)
         names = ", ".join(player.name for player in players)
         until(lambda: not self.living(*roles), f"{names} ended", STOP_SECONDS_MAX)
+
+    def seen(self) -> list[Event]:
+        """All that was told so far."""
+        return [event for player in self.players for event in player.told()]
 
     def look(self) -> list[Event]:
         """What they have told since the last look."""
@@ -146,8 +166,7 @@ class Cast:
 
     def told(self) -> list[Event]:
         """All that was told, and who was killed, in the order in which it began."""
-        self.look()
-        events = [event for player in self.players for event in player.record.events.values()]
+        events = self.seen()
         events += [
             Crashed(actor=player.name, began=player.died, ended=player.died)
             for player in self.players

@@ -2,7 +2,6 @@
 tests.chaos.consumer`.
 """
 
-import contextlib
 import logging
 import random
 import signal
@@ -11,7 +10,6 @@ import time
 from typing import Any
 
 import rowmq
-from rowmq.errors import RowMQError
 from tests.chaos.load import (
     LEASE_SECONDS,
     LEDGER,
@@ -42,9 +40,9 @@ class Consumer:
     def run(self, sub: Any) -> None:
         self.record.ready()
         while not self.stopping:
-            with contextlib.suppress(RowMQError):
+            with self.record.enduring():
                 self.take_messages(sub)
-            with contextlib.suppress(RowMQError):
+            with self.record.enduring():
                 self.take_jobs()
 
     def take_messages(self, sub: Any) -> None:

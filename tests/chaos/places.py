@@ -10,7 +10,7 @@ import resource
 import sqlite3
 import subprocess
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -33,6 +33,9 @@ DISK_BYTES = 64 * 2**20
 CHUNK_BYTES = 4_096
 ROOM_BYTES = 16_384
 """How much larger files may become where it is processes that are limited."""
+
+
+COUNT = "SELECT COUNT(*) FROM rowmq_messages"
 
 
 class Place:
@@ -62,9 +65,14 @@ class Place:
         finally:
             self._drop()
 
+    def messages(self) -> int:
+        """How many messages there are by now."""
+        ((count,),) = self.database.execute(COUNT)
+        return int(count)
+
     @contextlib.contextmanager
-    def snapshot(self) -> Iterator[None]:
-        """A transaction that sees all of it as it is now, and goes on."""
+    def snapshot(self) -> Iterator[Callable[[], int]]:
+        """A transaction that goes on, and that sees all of it as it is now: how many messages."""
         raise NotImplementedError
 
     def _create(self) -> Database:
@@ -101,12 +109,11 @@ class SQLitePlace(Place):
         self.database.delete()
 
     @contextlib.contextmanager
-    def snapshot(self) -> Iterator[None]:
+    def snapshot(self) -> Iterator[Callable[[], int]]:
         assert isinstance(self.database, SQLiteDatabase)
         with contextlib.closing(sqlite3.connect(self.database.path)) as connection:
             connection.execute("BEGIN")
-            connection.execute("SELECT COUNT(*) FROM rowmq_messages").fetchall()
-            yield
+            yield lambda: int(connection.execute(COUNT).fetchone()[0])
 
     @contextlib.contextmanager
     def full(self, pids: Iterable[int]) -> Iterator[None]:
@@ -197,28 +204,37 @@ class ServerPlace(Place):
         raise NotImplementedError
 
     @contextlib.contextmanager
-    def snapshot(self) -> Iterator[None]:
+    def snapshot(self) -> Iterator[Callable[[], int]]:
         with contextlib.closing(self.connect()) as connection, connection.cursor() as cursor:
+
+            def look() -> int:
+                cursor.execute(COUNT)
+                return int(cursor.fetchone()[0])
+
             cursor.execute(self.begin_snapshot)
-            cursor.execute("SELECT COUNT(*) FROM rowmq_messages")
-            yield
+            yield look
             cursor.execute("ROLLBACK")
 
     begin_snapshot: str
 
     @contextlib.contextmanager
-    def crowded(self) -> Iterator[None]:
-        """Let strangers have all connections that the server gives."""
+    def crowded(self) -> Iterator[Callable[[], None]]:
+        """Let strangers have all connections that the server gives: what comes in makes them take
+        those that have become free since.
+        """
         strangers: list[Any] = []
+
+        def crowd() -> None:
+            while len(strangers) < 10 * CONNECTIONS:
+                try:
+                    strangers.append(self.connect())
+                except (psycopg.OperationalError, pymysql.err.OperationalError):
+                    break
+
         try:
             with self.limited():
-                self.proxy.cut()
-                while len(strangers) < 10 * CONNECTIONS:
-                    try:
-                        strangers.append(self.connect())
-                    except (psycopg.OperationalError, pymysql.err.OperationalError):
-                        break
-                yield
+                crowd()
+                yield crowd
         finally:
             for stranger in strangers:
                 stranger.close()

@@ -1,7 +1,8 @@
 """A network between clients and a server that can be cut, slowed down and stopped.
 
 A thread of its own carries bytes from one side to the other. What was withheld is delivered later,
-as a network does it: so a COMMIT may arrive long after whoever sent it has given up.
+as a network does it: so a COMMIT may arrive long after whoever sent it has given up. It counts whom
+it has hit: a connection on which nobody waits for anything can be cut without any harm.
 """
 
 import asyncio
@@ -20,6 +21,46 @@ HOST = "127.0.0.1"
 CHUNK_BYTES = 65_536
 RESET = struct.pack("ii", 1, 0)
 
+FAREWELLS = (b"X\x00\x00\x00\x04", b"\x01\x00\x00\x00\x01")
+"""What a client of PostgreSQL, or of MySQL, says at the end: it waits for no answer."""
+
+LAST_WORDS = (b"57P01", b"Server shutdown in progress", b"Connection was killed")
+"""What a server may say that ends: it is no answer to what was asked."""
+
+COMMIT, COMMITTED = (b"COMMIT", b"COMMIT\x00"), b"COMMIT\x00"
+"""How it ends that is asked for, mostly; and how PostgreSQL says that it is done."""
+
+AT_REST = b"Z\x00\x00\x00\x05I"
+"""The end of an answer of PostgreSQL's after which no transaction is open."""
+
+LOSS_OF_COMMITS, LOSS = 0.1, 0.005
+"""Which part of the answers is lost, to COMMITs and to others."""
+
+
+class Line:
+    """A connection of a client, and the one to the server behind it."""
+
+    def __init__(
+        self, number: int, client: asyncio.StreamWriter, server: asyncio.StreamWriter
+    ) -> None:
+        self.number = number
+        self.client = client
+        self.server = server
+        self.waits = False
+        """Whether the client waits for an answer."""
+        self.commits = False
+        """Whether what it waits for is a COMMIT."""
+
+    def ask(self, data: bytes) -> None:
+        """The client says something."""
+        self.waits = data not in FAREWELLS
+        self.commits = data.endswith(COMMIT)
+
+    def reset(self) -> None:
+        self.waits = False
+        for writer in (self.client, self.server):
+            reset(writer)
+
 
 class Proxy:
     """Takes connections on a port of its own, for a server on another one."""
@@ -27,11 +68,20 @@ class Proxy:
     def __init__(self, server_port: int) -> None:
         self.server_port = server_port
         self.port = 0
+        self.interrupted = 0
+        """How many connections have ended while a client waited for an answer."""
+        self.lost_commits = 0
+        """How many transactions were committed, and nobody was told."""
+        self.delayed = 0
+        """How many pieces were under way for longer than usual."""
+        self.silences: list[float] = []
+        """For how long pieces were withheld."""
         self._delay_seconds = 0.0
+        self._losing = False
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
         self._numbers = itertools.count()
-        self._lines: dict[int, tuple[asyncio.StreamWriter, asyncio.StreamWriter]] = {}
+        self._lines: set[Line] = set()
         self._stalled: asyncio.Event | None = None
         """While half of the connections are silent: set once they speak again."""
         self._tasks: set[asyncio.Task[None]] = set()
@@ -53,7 +103,7 @@ class Proxy:
 
     def cut(self) -> None:
         """Reset all connections."""
-        self._loop.call_soon_threadsafe(self._cut)
+        asyncio.run_coroutine_threadsafe(self._cut(), self._loop).result()
 
     @contextlib.contextmanager
     def delaying(self, seconds: float) -> Iterator[None]:
@@ -63,6 +113,17 @@ class Proxy:
             yield
         finally:
             self._delay_seconds = 0.0
+
+    @contextlib.contextmanager
+    def losing(self) -> Iterator[None]:
+        """Reset some connections when the server has done what it was asked for, and before it can
+        say so: most often after a COMMIT.
+        """
+        self._losing = True
+        try:
+            yield
+        finally:
+            self._losing = False
 
     @contextlib.contextmanager
     def silent(self) -> Iterator[None]:
@@ -75,10 +136,10 @@ class Proxy:
 
     # --- in its thread ----------------------------------------------------------------------------
 
-    def _cut(self) -> None:
-        for line in self._lines.values():
-            for writer in line:
-                reset(writer)
+    async def _cut(self) -> None:
+        for line in self._lines:
+            self.interrupted += line.waits
+            line.reset()
 
     def _stall(self) -> None:
         self._stalled = self._stalled or asyncio.Event()
@@ -98,36 +159,65 @@ class Proxy:
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)
-        number = next(self._numbers)
         try:
             there, back = await asyncio.open_connection(HOST, self.server_port)
         except OSError:
             reset(writer)
             self._tasks.discard(task)
             return
-        self._lines[number] = (writer, back)
+        line = Line(next(self._numbers), writer, back)
+        self._lines.add(line)
         try:
-            await asyncio.gather(
-                self._carry(number, reader, back), self._carry(number, there, writer)
-            )
+            await asyncio.gather(self._ask(line, reader), self._answer(line, there))
         finally:
-            del self._lines[number]
+            self._lines.discard(line)
             self._tasks.discard(task)
             for end in (writer, back):
                 end.transport.abort()
 
-    async def _carry(
-        self, number: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
+    async def _ask(self, line: Line, reader: asyncio.StreamReader) -> None:
+        """Carry what the client says."""
         with contextlib.suppress(OSError):
             while data := await reader.read(CHUNK_BYTES):
-                if self._delay_seconds:
-                    await asyncio.sleep(random.uniform(0, self._delay_seconds))
-                while number % 2 and self._stalled is not None:
-                    await self._stalled.wait()
-                writer.write(data)
-                await writer.drain()
-        writer.close()
+                line.ask(data)
+                await self._carry(line, data, line.server)
+        line.waits = False  # it is gone, or thinks so
+        line.server.close()
+
+    async def _answer(self, line: Line, reader: asyncio.StreamReader) -> None:
+        """Carry what the server says."""
+        with contextlib.suppress(OSError):
+            while data := await reader.read(CHUNK_BYTES):
+                if self._loses(line, data):
+                    line.reset()
+                    break
+                self.interrupted += line.waits and any(words in data for words in LAST_WORDS)
+                line.waits = False
+                await self._carry(line, data, line.client)
+        self.interrupted += line.waits
+        line.client.close()
+
+    def _loses(self, line: Line, data: bytes) -> bool:
+        """Whether an answer gets lost."""
+        if not self._losing or not line.waits:
+            return False
+        committed = line.commits or COMMITTED in data
+        likely = committed or data.endswith(AT_REST)
+        if random.random() > (LOSS_OF_COMMITS if likely else LOSS):
+            return False
+        self.lost_commits += committed
+        return True
+
+    async def _carry(self, line: Line, data: bytes, writer: asyncio.StreamWriter) -> None:
+        if self._delay_seconds:
+            self.delayed += 1
+            await asyncio.sleep(random.uniform(0, self._delay_seconds))
+        while line.number % 2 and self._stalled is not None:
+            began = self._loop.time()
+            await self._stalled.wait()
+            self.silences.append(self._loop.time() - began)
+        writer.write(data)
+        await writer.drain()
 
 
 def reset(writer: asyncio.StreamWriter) -> None:

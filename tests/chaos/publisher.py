@@ -2,23 +2,26 @@
 
 Most messages have an id, and are published again until that is answered: each must be there once.
 Others are published once, and nobody knows what came of some of them. A part is published in a
-transaction, together with a row of the publisher's own.
+transaction, together with a row of the publisher's own. Several threads do so, which share commits.
 """
 
+import itertools
 import random
 import signal
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import rowmq
 from rowmq.errors import RowMQError
 from tests.chaos.load import INSERT_EFFECT, KEYS, LINES, MAIL, OUTBOX, PARCELS, TOPIC
-from tests.chaos.record import Record
+from tests.chaos.record import Offered, Record
 from tests.simulation.history import Partition, Published, Put
 
-PAUSE_SECONDS = 0.02
+THREADS = 3
+PAUSE_SECONDS = 0.06
 OFFER_KEYS = ("x", "y", "z")
 
 
@@ -28,16 +31,21 @@ class Publisher:
         self.record = record
         self.chance = random.Random(record.actor)
         self.stopping = False
-        self.count = 0
+        self.numbers = itertools.count(1)
 
     def run(self) -> None:
+        self.record.ready()
+        with ThreadPoolExecutor(THREADS) as threads:
+            running = [threads.submit(self.go_on) for _ in range(THREADS)]
+            for thread in running:
+                thread.result()
+
+    def go_on(self) -> None:
         ways: list[Callable[[str], Any]] = [self.publish, self.blindly, self.together]
         ways += [self.put, self.line_up, self.offer]
-        self.record.ready()
         while not self.stopping:
             (way,) = self.chance.choices(ways, [45, 15, 10, 10, 10, 10])
-            self.count += 1
-            way(f"{self.record.actor}-{self.count}")
+            way(f"{self.record.actor}-{next(self.numbers)}")
             time.sleep(PAUSE_SECONDS)
 
     def publish(self, mark: str) -> None:
@@ -47,9 +55,10 @@ class Publisher:
             while True:
                 try:
                     return self.mq.publish(TOPIC, mark, key=key, id=mark)
-                except RowMQError:
+                except RowMQError as error:
                     if self.stopping:
                         raise
+                    self.record.trouble(error)
                     time.sleep(PAUSE_SECONDS)
 
         self.published(mark, insist)
@@ -92,8 +101,9 @@ class Publisher:
     def offer(self, mark: str) -> None:
         queue, key = self.chance.choice([MAIL, PARCELS]), self.chance.choice(OFFER_KEYS)
         self.record.attempt(
-            Put,
+            Offered,
             lambda: self.mq.queue(queue).offer_or_update(key, mark),
+            lambda answer: {"answer": answer.name},
             queue=queue,
             mark=mark,
             key=key,
@@ -106,7 +116,7 @@ class Publisher:
 def main() -> None:
     url, path = sys.argv[1:]
     record = Record(path)
-    with rowmq.connect(url, pool_size=2, retry_for=2, lock_timeout=5) as mq:
+    with rowmq.connect(url, pool_size=THREADS, retry_for=2, lock_timeout=5) as mq:
         publisher = Publisher(mq, record)
         signal.signal(signal.SIGTERM, publisher.stop)
         publisher.run()

@@ -5,6 +5,7 @@ may take effect is written down before it is done, and again when it is known wh
 later line of the same number replaces the earlier one. So nothing happens that nobody has told.
 """
 
+import contextlib
 import ctypes
 import itertools
 import os
@@ -30,14 +31,32 @@ from tests.simulation.history import (
     Settled,
 )
 
-__all__ = ["READY", "Reader", "Record"]
+__all__ = ["READY", "Offered", "Reader", "Record", "Trouble"]
 
 READY = "ready"
+PAUSE_SECONDS = 0.02
 PR_SET_PDEATHSIG = 1
+
+
+class Trouble(Event, frozen=True, kw_only=True):
+    """Somebody was told of an error."""
+
+    error: str
+
+
+class Offered(Put, frozen=True, kw_only=True):
+    """A job was offered under a key."""
+
+    answer: str | None = None
+    """What came of it, if that was answered: CREATED, UPDATED or IGNORED."""
+
 
 KINDS = {
     kind.__name__: kind
-    for kind in (Published, Delivered, Settled, Put, Claimed, JobSettled, Crashed)
+    for kind in (
+        *(Published, Delivered, Settled, Put, Claimed, JobSettled, Crashed),
+        *(Trouble, Offered),
+    )
 }
 
 T = TypeVar("T")
@@ -83,11 +102,25 @@ class Record:
             outcome, told = Outcome.OK, told | learned(result)
         except StaleLease:
             outcome = Outcome.REFUSED
-        except RowMQError:
-            pass  # perhaps only the answer was lost
+        except RowMQError as error:
+            self.trouble(error)  # perhaps only the answer was lost
         ended = time.monotonic_ns()
         self.note(what, number=number, began=began, ended=ended, outcome=outcome, **told)
         return result
+
+    def trouble(self, error: RowMQError) -> None:
+        """Note that something did not work."""
+        now = time.monotonic_ns()
+        self.note(Trouble, began=now, ended=now, error=str(error))
+
+    @contextlib.contextmanager
+    def enduring(self) -> Iterator[None]:
+        """Go on after an error, and note it."""
+        try:
+            yield
+        except RowMQError as error:
+            self.trouble(error)
+            time.sleep(PAUSE_SECONDS)
 
     def _write(self, line: Any) -> None:
         with self._lock:

@@ -5,6 +5,7 @@ from typing import Any
 
 import rowmq
 from rowmq.cron.options import SCHEDULE_HEADER
+from rowmq.times import to_micros
 from tests.chaos.load import GROUPS, PERIOD_SECONDS, QUEUES, SCHEDULE, TICKS, TOPIC, mark_of
 from tests.databases import Database
 from tests.simulation.history import (
@@ -18,7 +19,7 @@ from tests.simulation.history import (
     Tick,
 )
 
-__all__ = ["find", "left"]
+__all__ = ["due", "find", "left"]
 
 MANY = 1_000_000
 PERIOD_US = round(PERIOD_SECONDS * 1_000_000)
@@ -46,7 +47,7 @@ def find(database: Database, mq: rowmq.RowMQ) -> Final:
         progress=tuple(progress(mq)),
         jobs=tuple(Job(job.queue, job.id, mark_of(job), job.state.value, job.key) for job in jobs),
         ticks=ticks,
-        due=due(ticks),
+        due=due(ticks, *life_of_schedule(mq)),
         effects=effects(database),
         counts={name: mq.queue(name).counts() for name in QUEUES},
         lags={(TOPIC, group): sum(i.lag for i in mq.lag(TOPIC, group)) for group in GROUPS},
@@ -61,12 +62,20 @@ def fire_at(job: Any) -> int:
     return int(mark_of(job).split()[1])
 
 
-def due(ticks: tuple[Tick, ...]) -> tuple[tuple[str, int], ...]:
-    """Every time from the first to the last one."""
-    times = [tick.due for tick in ticks]
-    if not times:
-        return ()
-    return tuple((SCHEDULE, time) for time in range(min(times), max(times) + 1, PERIOD_US))
+def life_of_schedule(mq: rowmq.RowMQ) -> tuple[int, int]:
+    """When the schedule was installed, and when it fired last: the same if it never did."""
+    for info in mq.cron.list():
+        return to_micros(info.created_at), to_micros(info.last_at or info.created_at)
+    return 0, 0  # nobody came so far
+
+
+def due(ticks: tuple[Tick, ...], installed: int, fired: int) -> tuple[tuple[str, int], ...]:
+    """Every full period from when the schedule was installed until it fired last, whatever is
+    there of that.
+    """
+    first = (installed // PERIOD_US + 1) * PERIOD_US
+    last = max([fired, *(tick.due for tick in ticks)])
+    return tuple((SCHEDULE, time) for time in range(first, last + 1, PERIOD_US))
 
 
 def progress(mq: rowmq.RowMQ) -> Iterator[Progress]:

@@ -1,7 +1,7 @@
 """What a trial came to: the rules that its history breaks, and figures.
 
-The rules are those of the simulator. Two are added: what a publisher wrote in the transaction in
-which it published is there if the message is; and jobs of one ordering key are done one by one.
+The rules are those of the simulator. Some are added, for what is only done here, and for what is
+known only here: that a fault has hit somebody, and when all went on.
 """
 
 import itertools
@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from tests.chaos.load import BILLING, MAIL, OUTBOX, line_of
+from tests.chaos.record import Offered
 from tests.simulation import rules
 from tests.simulation.history import (
     Claimed,
@@ -20,13 +21,14 @@ from tests.simulation.history import (
     History,
     JobSettled,
     Outcome,
+    Place,
     Published,
     Put,
     Settled,
 )
 from tests.simulation.rules import Violation
 
-__all__ = ["Verdict", "history_of", "judge"]
+__all__ = ["Verdict", "blame", "course_violations", "history_of", "judge"]
 
 COLUMNS = {
     "nothing is lost": "lost",
@@ -34,8 +36,11 @@ COLUMNS = {
     "nothing is invented": "doubled",
     "effects are there exactly once": "doubled",
     "what was committed together is there together": "doubled",
+    "an offer makes way for one other": "lost",
+    "nothing is given up": "lost",
     "order is kept": "out_of_order",
     "lines are kept": "out_of_order",
+    "an owner gets them in order": "out_of_order",
     "nobody owns what another owns": "stale",
     "what comes too late changes nothing": "stale",
     "a tick is one job": "ticks",
@@ -43,8 +48,13 @@ COLUMNS = {
 """Where a broken rule is counted; all others are told among what else is wrong."""
 
 
-CLOCK_NS = 1_000_000
-"""SQLite's clock counts milliseconds."""
+WAITS_SECONDS = 20.0
+"""What those who take part wait for, one after the other: a lease, a message that was given to
+somebody else, a lock in the database, and the longest pause after an error.
+"""
+
+SLOWER = 10
+"""How many times longer than at its beginning a trial may take to get going, beside those waits."""
 
 
 class Verdict(msgspec.Struct, kw_only=True):
@@ -52,6 +62,8 @@ class Verdict(msgspec.Struct, kw_only=True):
 
     fault: str
     database: str
+    version: str = ""
+    """Of the database."""
     messages: int = 0
     """Messages, jobs and ticks."""
     redeliveries: int = 0
@@ -64,8 +76,18 @@ class Verdict(msgspec.Struct, kw_only=True):
     ticks: int = 0
     """Ticks that were made twice, or not at all."""
     other: int = 0
+    hits: int = 0
+    """Signs that the fault has hit somebody: see `faults`."""
+    flowed_after: float | None = None
+    """Seconds at the beginning until all flowed: each key to each group, each queue, each schedule.
+    Nothing was wrong then, so this is how fast the machine is.
+    """
+    lasted: float = 0.0
+    """How many seconds the fault went on: so much may have piled up."""
     recovered_after: float | None = None
-    """Seconds from the end of the fault until all went on: each group with each key."""
+    """As at the beginning, from the end of the fault."""
+    done_after: float | None = None
+    """Seconds from the last message and job until all of them were done."""
     stories: list[str] = []
 
     @property
@@ -109,9 +131,31 @@ def without_outbox(history: History) -> History:
 
 
 def own_violations(history: History) -> Iterator[Violation]:
-    for rule in (what_was_committed_together_is_there_together, lines_are_kept):
+    for rule in OWN_RULES:
         for story in rule(history):
             yield Violation(rule.__name__.replace("_", " "), story)
+
+
+def course_violations(verdict: Verdict, *, hits: bool = True) -> Iterator[Violation]:
+    """What is wrong with the course of a trial: that the fault hit nobody, or that it went on late.
+
+    `hits` says whether there is to be a sign of the fault.
+    """
+    if hits and not verdict.hits and verdict.recovered_after is not None:
+        yield Violation("the fault hits somebody", f"there is no sign of {verdict.fault}")
+    for what, seconds in (
+        ("all of it flowed again", verdict.recovered_after),
+        ("all was done", verdict.done_after),
+    ):
+        if seconds is not None and seconds > in_time(verdict):
+            yield Violation("it goes on in time", f"{what} after {seconds:.1f} s")
+
+
+def in_time(verdict: Verdict) -> float:
+    """Within how many seconds a trial is to go on: those of all waits, one after the other, those
+    in which what has piled up can be worked off, and what a slow machine explains.
+    """
+    return WAITS_SECONDS + verdict.lasted + SLOWER * (verdict.flowed_after or 0.0)
 
 
 def what_was_committed_together_is_there_together(history: History) -> Iterator[str]:
@@ -124,28 +168,83 @@ def what_was_committed_together_is_there_together(history: History) -> Iterator[
             yield f"{mark} has {rows[mark]} rows of its publisher, and not {wanted}"
 
 
-def lines_are_kept(history: History) -> Iterator[str]:
-    """A job of a line is claimed when all that were put before it are done: at an earlier time of
-    the database's clock, since at the same time ids decide.
+def an_offer_makes_way_for_one_other(history: History) -> Iterator[str]:
+    """Of a key no more offers are gone than others have taken the place of one, as far as told."""
+    there = {job.mark for job in history.final.jobs}
+    gone: Counter[tuple[str, str | None]] = Counter()
+    updates: Counter[tuple[str, str | None]] = Counter()
+    for offer in history.of(Offered):
+        key = (offer.queue, offer.key)
+        gone[key] += offer.outcome is Outcome.OK and offer.mark not in there
+        updates[key] += offer.outcome.possible and offer.answer in (None, "UPDATED")
+    for key, count in gone.items():
+        if count > updates[key]:
+            yield f"{count} offers of {key} are gone, and no more than {updates[key]} were updates"
+
+
+def nothing_is_given_up(history: History) -> Iterator[str]:
+    """There are attempts enough for everything, and nobody rejects anything."""
+    for job in history.final.jobs:
+        if job.state == "failed":
+            yield f"job {job.id} of {job.queue} is given up: {job.mark}"
+    for progress in history.final.progress:
+        for offset in sorted(progress.dead):
+            yield f"offset {offset} is a dead letter of {progress.place}"
+
+
+def an_owner_gets_them_in_order(history: History) -> Iterator[str]:
+    """Under one lease, whoever has it is first given what comes first; also where it is not known
+    when that began, it is known which was written down before which.
     """
+    furthest: dict[tuple[Place, int, str], Delivered] = {}
+    seen: set[tuple[Place, int, str, int]] = set()
+    for event in history.of(Delivered):
+        lease = (event.place, event.epoch, event.actor)
+        if event.attempt > 1 or (*lease, event.offset) in seen:
+            continue
+        seen.add((*lease, event.offset))
+        before = furthest.get(lease)
+        if before is not None and before.offset > event.offset:
+            yield f"{event.actor} got {event.mark} of {event.place} after {before.mark}"
+        else:
+            furthest[lease] = event
+
+
+def lines_are_kept(history: History) -> Iterator[str]:
+    """A job of a line is claimed when all that were put before it are done."""
     ids = {job.mark: job.id for job in history.final.jobs}
-    done: dict[int, int] = {}
-    for settled in history.of(JobSettled):
-        if settled.ends and settled.outcome.possible:
-            done[settled.job] = min(settled.began, done.get(settled.job, settled.began))
+    done = ends_of_jobs(history)
     claims: dict[str, list[Claimed]] = defaultdict(list)
     for claimed in history.of(Claimed):
         claims[claimed.mark].append(claimed)
     for puts in lines(history):
         for first, second in itertools.combinations(puts, 2):
-            if first.mark not in ids or first.ended is None:
-                continue
-            if first.ended + CLOCK_NS >= second.began:
+            there = first.outcome is Outcome.OK and first.mark in ids
+            if not there or not first.before(second):
                 continue
             end = done.get(ids[first.mark])
             for claimed in claims[second.mark]:
                 if end is None or (claimed.ended is not None and claimed.ended < end):
                     yield f"{second.mark} was claimed before {first.mark} was done"
+
+
+def ends_of_jobs(history: History) -> dict[int, int]:
+    """When jobs were done at the earliest: under a claim that no other came after."""
+    claims: dict[int, list[Claimed]] = defaultdict(list)
+    for claimed in history.of(Claimed):
+        claims[claimed.job].append(claimed)
+    last = {
+        (job, one.token)
+        for job, found in claims.items()
+        for one in found
+        if not any(one.before(other) for other in found)
+    }
+    done: dict[int, int] = {}
+    for settled in history.of(JobSettled):
+        possible = settled.ends and settled.outcome.possible
+        if possible and (settled.job, settled.token) in last:
+            done[settled.job] = min(settled.began, done.get(settled.job, settled.began))
+    return done
 
 
 def lines(history: History) -> Iterable[list[Put]]:
@@ -156,6 +255,15 @@ def lines(history: History) -> Iterable[list[Put]]:
         if line is not None:
             found[line].append(put)
     return found.values()
+
+
+OWN_RULES = (
+    what_was_committed_together_is_there_together,
+    an_offer_makes_way_for_one_other,
+    nothing_is_given_up,
+    an_owner_gets_them_in_order,
+    lines_are_kept,
+)
 
 
 def redeliveries(history: History) -> int:

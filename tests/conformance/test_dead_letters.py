@@ -334,6 +334,23 @@ async def test_headers_that_are_full_leave_room_for_the_letter(mq: Any) -> None:
     assert copy.headers["rowmq-error"] == "😀" * 1_000
 
 
+async def test_headers_that_only_look_like_ours_are_the_messages_own(mq: Any) -> None:
+    await mq.cron.install("s", "0 2 * * *", topic="t", key="k", payload=1, tend=False)
+    await mq.cron.run("s")
+    await mq.publish("t", 2, key="k", headers={"rowmq-replay": "r", "rowmq-": "", "mine": "m"})
+    originals = await mq.read("t", key="k")
+    assert [sorted(m.headers) for m in originals] == [
+        ["rowmq-fire-at", "rowmq-schedule"],
+        ["mine", "rowmq-", "rowmq-replay"],
+    ]
+    await bury(mq, "g", 2)
+    assert [letter.message for letter in await mq.dead_letters("t")] == originals
+    assert await mq.gc("t") == 2
+    await mq.redrive("t", group="g")
+    async with mq.subscribe("t", group="g", **QUICK) as sub:
+        assert [d.message for d in await take(sub, 2)] == originals
+
+
 # --- the dead-letter topic is a topic -----------------------------------------------------------
 
 

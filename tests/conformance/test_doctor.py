@@ -841,8 +841,7 @@ def fill(database: Database) -> None:
         insert = f"INSERT INTO rowmq_{table} ({columns}) SELECT {chosen} FROM {numbers}"
         database.execute(f"{SERIES[database.dialect]}{insert}")
     database.execute(f"UPDATE rowmq_partitions SET next_offset = {MANY + 1}")
-    if database.dialect != "mysql":
-        database.execute("ANALYZE")
+    database.analyze()
 
 
 def numbers_of_mysql() -> str:

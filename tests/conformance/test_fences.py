@@ -18,6 +18,7 @@ from rowmq import errors
 from rowmq.drivers.base import Steps
 from rowmq.store.leases import Leases, Member
 from rowmq.store.statement import Statement
+from rowmq.subscriber.receipts import claim_of, settle_claims, wanted_of
 from rowmq.subscriber.subscription import Subscription
 from tests.choices import not_on_postgres, on_servers
 from tests.commits import lost_answers
@@ -217,6 +218,18 @@ async def test_a_lease_that_is_not_free_any_more_is_not_taken(mq: Any, database:
         assert stored(database) == before
 
 
+async def test_a_lease_that_is_somebody_elses_is_not_freed(mq: Any, database: Database) -> None:
+    """One wants to hand over what was taken from it meanwhile, and given to another."""
+    await publish(mq, 1)
+    async with subscribe(mq) as owner, subscribe(mq) as other:
+        await eventually(lambda: len(owner.owned) + len(other.owned) == 1)
+        late, early = sorted((owner, other), key=lambda sub: len(sub.owned))
+        (partition,) = await mq._run(partial(leases_of(mq).owned, member_of(early)))
+        before = stored(database)
+        await mq._run(partial(leases_of(mq).release, member_of(late), [partition]))
+        assert stored(database) == before
+
+
 async def test_who_is_dead_takes_no_lease(mq: Any, database: Database) -> None:
     """Somebody may have looked for free ones, and slept until its own time was over."""
     leases = leases_of(mq)
@@ -381,3 +394,22 @@ async def test_who_puts_ticks_waits_for_another_configuration_of_them(
         assert not installing.done()
     await installing
     assert payloads_of(await mq.queue("q").live()) == ["new"]
+
+
+@pytest.mark.parametrize(("far", "own"), [("ack", "reject"), ("reject", "ack")])
+async def test_of_two_who_settle_one_delivery_differently_one_is_told_that_it_has(
+    mq: Any, connect: Connect, database: Database, far: str, own: str
+) -> None:
+    """What the other one has written comes to the same ranges, and was not the owner's write."""
+    other = await connect(database.url)
+    await publish(mq, 1)
+    async with subscribe(mq) as sub:
+        (delivery,) = await take(sub, 1)
+        claim = claim_of(plain(delivery))
+        assert claim is not None
+        store, wanted = plain(other)._store, wanted_of([claim], far)
+        assert await other._run(partial(settle_claims, store, "t", "g", wanted)) == [None]
+        with pytest.raises((errors.StaleLease, errors.AlreadySettled)):
+            await getattr(delivery, own)()
+    assert len(await mq.dead_letters("t")) == (far == "reject")
+    assert await acked(mq) == 1

@@ -103,6 +103,9 @@ async def test_subscribing_registers_the_group(mq: Any) -> None:
     async with mq.subscribe("t", group="g", **QUICK), mq.subscribe("t", group="g", **QUICK):
         (group,) = await mq.groups("t")
         assert (group.name, group.start, group.subscribers) == ("g", "earliest", 2)
+        found = await mq.subscribers()
+        assert [(s.topic, s.group, s.alive) for s in found] == [("t", "g", True)] * 2
+    assert await mq.subscribers() == []
     (group,) = await mq.groups("t")
     assert (group.name, group.subscribers) == ("g", 0)
 

@@ -230,6 +230,49 @@ async def test_a_callers_plain_begin_takes_the_write_lock_before_it_reads(
     assert "mine" in [m.payload for m in await mq.read("t")]
 
 
+@on_sqlite
+@pytest.mark.parametrize(
+    ("verb", "left"),
+    [
+        ("put", {"pending": 2, "processing": 1}),
+        ("offer", {"pending": 1, "processing": 1}),
+        ("ack", {"pending": 1, "completed": 1}),
+    ],
+)
+async def test_a_callers_plain_begin_takes_the_write_lock_before_jobs_are_read(
+    connect: Connect, database: Database, verb: str, left: dict[str, int]
+) -> None:
+    assert isinstance(database, SQLiteDatabase)
+    mq = await connect(database.url)
+    queue = mq.queue("q")
+    await queue.put("claimed")
+    job = await queue.try_poll()
+    await queue.offer_or_update("key", "before")
+    database.execute("CREATE TABLE own (id integer)")
+    tried: list[str] = []
+
+    def come_between(statement: Statement) -> None:
+        if tried:  # the first statement has run
+            with suppress(sqlite3.OperationalError):
+                rival.execute("INSERT INTO own VALUES (1)")
+        tried.append(statement.name)
+
+    with closing(plain(database, timeout=0)) as rival, closing(plain(database)) as caller:
+        caller.execute("BEGIN")
+        mq._driver.observers.append(come_between)
+        if verb == "put":
+            await queue.put("mine", connection=caller)
+        elif verb == "offer":
+            await queue.offer_or_update("key", "mine", connection=caller)
+        else:
+            await job.ack(connection=caller)
+        mq._driver.observers.clear()
+        caller.execute("COMMIT")
+    assert len(tried) > 2
+    counts = await queue.counts()
+    assert {state: count for state, count in counts.items() if count} == left
+
+
 # --- rivals --------------------------------------------------------------------------------------
 
 

@@ -5,6 +5,7 @@ import time
 from collections import Counter
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -14,6 +15,7 @@ import pytest
 from rowmq import DeliveryType, NoRetry, ScheduledMessage, errors, pacing
 from rowmq.drivers.base import take_steps_async
 from rowmq.queue import claiming
+from rowmq.store.claims import HEAD_OF_LANE
 from rowmq.store.statement import Statement
 from rowmq.times import to_micros
 from tests.choices import async_only, on_mysql, on_servers, on_sqlite
@@ -323,9 +325,10 @@ async def test_a_claim_passes_over_what_somebody_else_is_taking(
         with closing(own_connection(database)) as rival, rival.cursor() as cursor:
             cursor.execute(f"SELECT * FROM rowmq_ready WHERE job_id = {jobs[locked].id} FOR UPDATE")
             assert cursor.fetchall()
-            claimed = await q.try_poll_many(9)
-            assert sorted(payloads(claimed), key=str) == others
-            assert await q.try_poll() is None
+            async with asyncio.timeout(30):  # who waits for the rival waits for ever
+                claimed = await q.try_poll_many(9)
+                assert sorted(payloads(claimed), key=str) == others
+                assert await q.try_poll() is None
             rival.rollback()
         (last,) = await q.try_poll_many(9)
         assert last.id == jobs[locked].id
@@ -905,3 +908,22 @@ async def test_a_batch_is_one_lock(mq: Any, database: Database) -> None:
     await q.try_poll_many(50)
     assert len(contents(database)["locks"]) == 1
     assert "ready" not in contents(database)
+
+
+async def test_a_claim_that_is_repeated_has_nothing_that_people_took_from_it(mq: Any) -> None:
+    """Its answer was lost; meanwhile a job of it was given up, retried, and claimed by another."""
+    q = mq.queue("q")
+    first, second, third = [(await q.put(n, key=f"k{n}")).id for n in range(3)]
+    claims = plain(mq)._store.claims
+    look = await mq._run(partial(claims.look, ["q"]))
+    how = {"limit": 9, "token": 7, "lock_us": 60_000_000, "owner": "somebody"}
+    take = partial(claims.take, dict.fromkeys(look.lanes, HEAD_OF_LANE), **how)
+    assert [job.position for job in await mq._run(take)] == [0, 1, 2]
+    assert await q.fail([first]) == await q.retry([first]) == 1
+    job = await q.try_poll()
+    assert job.id == first
+    again = await mq._run(partial(take, again=True))
+    assert [(job.entry.job_id, job.position) for job in again] == [(second, 1), (third, 2)]
+    assert await q.drop("k1")
+    assert await q.drop("k2")
+    assert await mq._run(partial(take, again=True)) == []

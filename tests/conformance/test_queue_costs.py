@@ -21,7 +21,7 @@ SETTLE = {
     "postgres": {"settles.ack": 1},
     "mysql": {"settles.lock": 1, "settles.complete": 1, "settles.unlock": 1},
     # Where a statement costs no round trip, many small ones do no harm.
-    "sqlite": {"seize": 1, "settles.lock": 1, "settles.complete": 10, "settles.unlock": 1},
+    "sqlite": {"settles.lock": 1, "settles.complete": 10, "settles.unlock": 1},
 }
 
 

@@ -12,7 +12,8 @@ import pytest
 
 import rowmq
 from rowmq import Outcome, State, errors
-from tests.choices import async_only, on_servers
+from tests import clocks
+from tests.choices import async_only, on_servers, on_sqlite
 from tests.conftest import Connect
 from tests.consuming import eventually
 from tests.databases import Database
@@ -123,6 +124,71 @@ async def test_ordering_keys_are_told_apart_byte_by_byte(mq: Any) -> None:
         assert sorted(payloads(jobs)) == sorted([key, n] for key in keys)
         assert {job.payload[0]: job.ordering_key for job in jobs} == {key: key for key in keys}
         await q.ack(jobs)
+
+
+# --- put by several clients -----------------------------------------------------------------------
+
+
+async def with_falling_ids(clients: list[Any]) -> list[Any]:
+    """A queue to each of the clients, the first of which has the highest ids."""
+    queues = [client.queue("q") for client in clients]
+    for q in reversed(queues):
+        await q.put("takes a block of ids")
+    await queues[0].ack(await queues[0].try_poll_many(99))
+    return queues
+
+
+@async_only
+async def test_a_line_is_in_the_order_of_puts_of_several_clients(
+    connect: Connect, database: Database
+) -> None:
+    queues = await with_falling_ids([await connect(database.url) for _ in range(3)])
+    for n in range(24):
+        await queues[n % 3].put(n, ordering_key="a")
+    assert await done_in_order(queues[0]) == list(range(24))
+
+
+@async_only
+@on_sqlite
+async def test_a_line_is_in_the_order_of_puts_while_the_clock_stands_still(
+    connect: Connect, database: Database, flavour: str
+) -> None:
+    """SQLite's stands still for a millisecond, in which many can put. Whoever was told that it is
+    done is in front of those who then come: however they put, and where they update.
+    """
+    await connect(database.url)  # which makes the tables
+    clock = clocks.Clock(database, datetime(2026, 6, 1, tzinfo=UTC))
+    clients = [await clocks.connect(flavour, database.url) for _ in range(3)]
+    queues = await with_falling_ids(clients)
+    for n in range(6):
+        for line, how in {"now": {}, "soon": {"delay": 1}, "high": {"priority": 7}}.items():
+            await queues[n % 3].put(n, ordering_key=line, **how)
+        await queues[n % 3].put_many([n, n + 0.5], ordering_key="many")
+        async with clients[n % 3].transaction() as tx:
+            await tx.queue("q").put(n, ordering_key="together")
+            await tx.queue("q").put(n + 0.5, ordering_key="together")
+    await queues[0].put("old", ordering_key="updated", key="k")
+    await queues[1].put("first", ordering_key="updated")
+    async with clients[2].transaction() as tx:
+        offers = [
+            rowmq.ScheduledMessage("new", 0, None),
+            rowmq.ScheduledMessage("k", "second", None),
+        ]
+        told = await tx.queue("q").offer_batch(offers)
+        assert [outcome for _, outcome in told] == [Outcome.CREATED, Outcome.UPDATED]
+    clock.move(seconds=2)
+    found = defaultdict(list)
+    while jobs := await queues[0].try_poll_many(99):
+        for job in jobs:
+            found[job.ordering_key].append(job.payload)
+        await queues[0].ack(jobs)
+    assert found.pop("updated") == ["first", "second"]
+    assert found.pop(None) == [0]
+    assert found.pop("many") == found.pop("together") == [half / 2 for half in range(12)]
+    assert found == {line: list(range(6)) for line in ("now", "soon", "high")}
+    for client in clients:
+        await client.close()
+    clock.drop()
 
 
 # --- what a head may do --------------------------------------------------------------------------
@@ -266,6 +332,22 @@ async def test_nobody_displaces_a_head_that_is_in_flight(mq: Any) -> None:
     assert await q.try_poll() is None
     await job.ack()
     assert await done_in_order(q) == [0]
+
+
+@async_only
+async def test_who_displaces_a_released_head_does_not_overtake_who_waited_for_it(
+    mq: Any, database: Database
+) -> None:
+    q = mq.queue("q")
+    await q.put("plain", ordering_key="a")
+    head = await q.try_poll()
+    for n in (1, 2):
+        await q.put(n, ordering_key="a", priority=1)
+    await head.release()
+    await q.put_many([3, 4], ordering_key="a", priority=1)
+    assert lines(database) == {"a": (1, 4)}
+    assert await done_in_order(q) == [1, 2, 3, 4, "plain"]
+    assert lines(database) == {}
 
 
 @async_only

@@ -1,5 +1,6 @@
 """Looking at live jobs, at one by its id, and at the partitions of a topic."""
 
+import random
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -7,6 +8,8 @@ import pytest
 
 import rowmq
 from rowmq import State, errors
+from rowmq.store.statement import Statement
+from tests.databases import Database
 
 
 async def payloads(queue: Any, **which: Any) -> list[Any]:
@@ -24,6 +27,28 @@ async def every_state(mq: Any) -> tuple[Any, dict[State, int]]:
     pending = await queue.put("pending", delay=60)
     jobs = (pending, taken, again, done, failed)
     return queue, {state: job.id for state, job in zip(State, jobs, strict=True)}
+
+
+# --- counts ---------------------------------------------------------------------------------------
+
+
+async def test_a_job_on_its_way_is_counted_once(mq: Any, database: Database) -> None:
+    """It is claimed and given back by somebody else all the time, between any two statements."""
+    dice = random.Random(1)
+    with rowmq.connect(database.url) as other:
+        other.queue("q").put(1)
+        claimed: list[rowmq.Job[Any]] = []
+
+        def move(_: Statement) -> None:
+            if dice.random() < 0.5:
+                if claimed:
+                    claimed.pop().release()
+                else:
+                    claimed.extend(other.queue("q").try_poll_many(1))
+
+        mq._driver.observers.append(move)
+        for _ in range(20):
+            assert sum((await mq.queue("q").counts()).values()) == 1
 
 
 # --- live -----------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from rowmq.store.statement import Statement
 from rowmq.times import to_micros
 from tests.choices import on_mysql
 from tests.databases import Database, Databases, MySQLDatabase
-from tests.plans import LARGE_TABLES, reads_of, scans_of
+from tests.plans import reads_of, scans_of
 
 MILLION = 1_000_000
 CLAIMED = 20_000
@@ -35,12 +35,20 @@ READ_MAX = 3_000
 
 WHOLE = {
     "archive.count",
-    "archive.count_ready",
-    "archive.count_waiting",
     "archive.locks",
     "archive.lock_of",
+    "backlogs.lanes",
+    "backlogs.locks",
+    "backlogs.queues",
+    "histories.lock",
+    "steering.locks",
 }
-"""What counts all jobs of a queue, or looks through the locks, which are as many as workers."""
+"""What counts all jobs of a queue, or looks through the locks, which are as many as workers; or
+through queues and lanes.
+"""
+
+LOOKED_AT_MAX = 40_000
+"""How many rows a page may read of what no index knows: some thousand jobs, and what is beside."""
 
 WRITTEN_FIRST = -(2**40)
 """An id before all others."""
@@ -107,8 +115,8 @@ def fill(database: Database) -> None:
             f"SELECT {WRITTEN_FIRST} + n, {other_id}, n, 0, 1, 1, 'x' {few}"
         )
         execute(
-            "INSERT INTO rowmq_job_errors (job_id, failed_at, attempt) "
-            f"SELECT {WRITTEN_FIRST} + n, 0, 1 {few}"
+            "INSERT INTO rowmq_job_errors (job_id, failed_at, attempt, due_at) "
+            f"SELECT {WRITTEN_FIRST} + n, 0, 1, 1 FROM numbers WHERE n <= {CLAIMED}"
         )
         execute(
             "INSERT INTO rowmq_locks (token, locked_until, claimed_at, owner, claimed, settled) "
@@ -124,7 +132,7 @@ def fill(database: Database) -> None:
             "(queue_id, due_at, job_id, lane_id, precedence, ordering_key) "
             f"SELECT {other_id}, n, {WRITTEN_FIRST} + n, 1, 0, {key} {few}"
         )
-    analyze(database)
+    database.analyze()
 
 
 @contextmanager
@@ -139,13 +147,6 @@ def numbers(database: Database) -> Iterator[Callable[[str], Any]]:
     yield database.execute
     database.execute("DROP TABLE numbers")
     database.execute("DROP TABLE thousand")
-
-
-def analyze(database: Database) -> None:
-    if isinstance(database, MySQLDatabase):
-        database.execute(f"ANALYZE TABLE {', '.join(f'rowmq_{name}' for name in LARGE_TABLES)}")
-    else:
-        database.execute("ANALYZE")
 
 
 def later() -> datetime:
@@ -207,6 +208,55 @@ def look_after(mq: rowmq.RowMQ) -> None:
     other.retry([job.id])
 
 
+def look_around(mq: rowmq.RowMQ) -> None:
+    """Every page that people look at, where an index knows what they look for."""
+    queue, other = mq.queue("q"), mq.queue("other")
+    for state in (None, *rowmq.State):
+        for some in (queue, other):
+            page = some.find(state=state, limit=10)
+            some.find(state=state, limit=10, after=page.next)
+    other.find(key="k5", state=rowmq.State.PENDING)
+    queue.find(since=later(), limit=10)
+    queue.find(state=rowmq.State.COMPLETED, until=later(), limit=10)
+    for some in (queue, other):
+        assert some.counts(up_to=100)["pending"] == 100
+    mq.queue("other", kind="int").counts(up_to=100)
+    assert any(one.capped for one in mq.backlog(up_to=100))
+    assert mq.find_job(10**9 + 2) is not None
+    queue.timeline(10**9 + 2)
+
+
+def steer(mq: rowmq.RowMQ) -> None:
+    """Everything that people do to jobs by their ids."""
+    queue, other = mq.queue("q"), mq.queue("other")
+    later_on = [job.id for job in queue.put_many(range(20), delay=86_400, priority=2)]
+    lined = [other.put(n, ordering_key="o2", delay=86_400).id for n in range(5)]
+    for some, ids in ((queue, later_on), (other, lined)):
+        assert some.reschedule(ids, at=later()) == len(ids)
+        assert some.run_now(ids[:2]) == 2
+        assert some.fail(ids[1:3], error="no") == 2
+        assert some.drop_jobs(ids[3:]) == len(ids) - 3
+    tried = queue.try_poll()
+    assert tried is not None
+    tried.nack(delay=86_400)
+    queue.timeline(tried.id)
+    assert queue.run_now([tried.id]) == 1
+    one, two = queue.try_poll_many(2)
+    assert queue.fail([one.id]) == 1
+    assert queue.drop_jobs([two.id]) == 1
+    given = [receipt_of_one(queue) for _ in range(3)]
+    assert queue.settle(given[:1], "nack", delay=86_400) == [None]
+    assert queue.settle(given[1:2], "reject") == [None]
+    assert queue.settle(given[2:], "ack") == [None]
+    again = queue.settle(given)
+    assert [type(outcome) for outcome in again] == [rowmq.errors.AlreadySettled] * 3
+
+
+def receipt_of_one(queue: Any) -> str:
+    """Of a job that nobody here has any more: it is found by its lock."""
+    return str(queue.receipt(queue.try_poll()))
+
+
 def held(mq: rowmq.RowMQ) -> None:
     with mq.queue("q").hold() as job:
         assert job is not None
@@ -220,7 +270,8 @@ def watched(database: Database, *calls: Callable[[rowmq.RowMQ], None]) -> list[S
     """One statement of each text that calls run."""
     seen: dict[str, Statement] = {}
     of_queues = (
-        "queues.", "jobs.", "lines.", "claims.", "settles.", "holds.", "archive.", "listing."
+        "queues.", "jobs.", "lines.", "claims.", "settles.", "holds.", "archive.", "listing.",
+        "finding.", "histories.", "backlogs.", "steering.", "receipts.",
     )  # fmt: skip
     with rowmq.connect(database.url) as mq:
         mq._driver.observers.append(lambda s: seen.update({s.sql: seen.get(s.sql, s)}))
@@ -235,8 +286,10 @@ def test_claims_and_settles_use_indexes_only(
     subject = crowded(database.name)
     for table in ("ready", "completed"):
         assert subject.execute(f"SELECT COUNT(*) FROM rowmq_{table}")[0][0] > MILLION * 0.99
-    statements = watched(subject, claim_and_settle, look_after, held)
-    assert len({statement.name for statement in statements}) >= 40
+    statements = watched(subject, claim_and_settle, look_after, look_around, steer, held)
+    assert len({statement.name for statement in statements}) >= 60
+    # The newest of all jobs are the last of their index.
+    statements = [s for s in statements if s.name != "backlogs.put"]
     assert scans_of(subject, statements) == []
 
 
@@ -244,11 +297,31 @@ def test_claims_and_settles_read_little_more_than_they_take(
     crowded: Callable[[str], Database], database: Database
 ) -> None:
     subject = crowded(database.name)
-    statements = watched(subject, claim_and_settle, look_after, held)
+    statements = watched(subject, claim_and_settle, look_after, look_around, steer, held)
     # What was written cannot be written again; to look it up is what is measured.
     again = [s for s in statements if not s.sql.strip().startswith("INSERT")]
     again = [s for s in again if s.name not in ("jobs.put", "queues.reserve")]
     assert {what: n for what, n in reads_of(subject, again).items() if n > READ_MAX} == {}
+
+
+def test_a_page_of_what_no_index_knows_looks_at_some_thousand_jobs(
+    crowded: Callable[[str], Database], database: Database
+) -> None:
+    subject = crowded(database.name)
+
+    def look(mq: rowmq.RowMQ) -> None:
+        queue = mq.queue("q")
+        for wanted in ({"header": {"no": "no"}}, {"state": rowmq.State.RETRYABLE}):
+            page = queue.find(**wanted, limit=10)
+            assert page.next is not None
+            assert page.looked_at <= 2 * 5_000
+            queue.find(**wanted, limit=10, after=page.next)
+        mq.queue("q", kind="none").find(state=rowmq.State.COMPLETED, limit=10)
+
+    statements = watched(subject, look)
+    assert scans_of(subject, statements) == []
+    reads = reads_of(subject, statements)
+    assert {what: n for what, n in reads.items() if n > LOOKED_AT_MAX} == {}
 
 
 @on_row_locks

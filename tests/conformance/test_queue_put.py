@@ -11,6 +11,7 @@ import pytest
 
 import rowmq
 from rowmq import DeliveryType, State, errors
+from rowmq.queue.ids import Ids
 from rowmq.store.queues import IDS_A_BLOCK
 from tests.choices import async_only
 from tests.conftest import Connect
@@ -444,6 +445,27 @@ async def test_an_id_is_given_once_also_after_a_rollback(
             ids.append((await client.queue("q").put(turn)).id)
     assert len(set(ids)) == len(ids) == count(database, "jobs") == 18
     assert len(await mq.queue("q").try_poll_many(100)) == 18
+
+
+async def test_ids_of_a_transaction_are_for_no_other_thread(
+    connect: Connect, mq: Any, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One takes an id at the very moment when a transaction has reserved some, and is undone."""
+    taken: list[int] = []
+    add = Ids.add
+
+    def add_and_take(self: Ids, block: range) -> None:
+        add(self, block)
+        taken.extend(self.take(1))
+
+    with monkeypatch.context() as rival, pytest.raises(ZeroDivisionError):
+        rival.setattr(Ids, "add", add_and_take)
+        async with mq.transaction() as tx:
+            await tx.queue("q").put("undone")
+            raise ZeroDivisionError
+    other = await connect(database.url)
+    jobs = await other.queue("q").put_many(range(IDS_A_BLOCK))
+    assert {job.id for job in jobs}.isdisjoint(taken)
 
 
 # --- kinds ----------------------------------------------------------------------------------------

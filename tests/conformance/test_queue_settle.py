@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import rowmq
 from rowmq import (
     Constant,
     DeliveryType,
@@ -18,9 +19,12 @@ from rowmq import (
     State,
     errors,
 )
+from rowmq.drivers.base import take_steps
 from rowmq.drivers.mysql import AsyncmySession, PyMySQLSession
 from rowmq.drivers.postgres import AsyncpgSession, PsycopgSession
 from rowmq.drivers.sqlite import SQLiteSession
+from rowmq.queue.ticket import Ticket, wanted_of
+from rowmq.store.settles import Kind
 from rowmq.store.statement import Result, Statement
 from tests.choices import async_only, on_servers, on_sqlite
 from tests.conformance.test_queue_claim import (
@@ -283,6 +287,26 @@ async def test_a_stale_settle_is_refused_and_changes_nothing(
         with pytest.raises(errors.StaleLease):
             await stale.ack()
     assert await counted(q) == {"completed": 3}
+
+
+async def test_what_was_dropped_is_not_told_to_be_settled(mq: Any, database: Database) -> None:
+    """Nor is it while its lock is there, for a job that nobody has dropped."""
+    some, others = mq.queue("q", kind="some"), mq.queue("q", kind="others")
+    await some.put(1)
+    await others.put(2)
+    jobs = await mq.queue("q").try_poll_many(2)
+    (dropped,), (kept,) = ([job for job in jobs if job.payload == n] for n in (1, 2))
+    assert await some.drop_all("Yes, please, I know what I'm doing!") == 1
+    before = contents(database)
+    for settle in WAYS.values():
+        with pytest.raises(errors.StaleLease, match="changed nothing"):
+            await settle(dropped)
+        with pytest.raises(errors.StaleLease, match="changed nothing"):
+            async with mq.transaction() as tx:
+                await mq.queue("q").ack([dropped], connection=tx)
+    assert contents(database) == before
+    await kept.ack()
+    assert await counted(mq.queue("q")) == {"completed": 1}
 
 
 async def test_a_settle_is_stale_once_the_job_was_given_back(mq: Any, database: Database) -> None:
@@ -655,6 +679,81 @@ async def test_a_stale_settle_fails_the_callers_transaction(mq: Any, database: D
             await tx.queue("q").put("with it")
             await stale.ack(connection=tx)
     assert contents(database) == before
+
+
+# --- who has settled ------------------------------------------------------------------------------
+
+
+async def test_a_settle_that_was_refused_for_certain_leaves_no_doubt(
+    connect: Connect, database: Database
+) -> None:
+    """Somebody else has done the job since: that is not taken for this one's doing."""
+    mq = await connect(database.url, lock_timeout=0.2, retry_for=0.2)
+    other = await connect(database.url)
+    q = mq.queue("q")
+    await q.configure(keep_completed=False)
+    (job,) = await claimed(q)
+    async with other.transaction() as tx:
+        await tx.execute("UPDATE rowmq_locks SET owner = owner")
+        with pytest.raises(errors.Locked) as refusal:
+            await job.nack()
+    assert not refusal.value.in_doubt
+    expire(database)
+    (again,) = await other.queue("q").try_poll_many(9)
+    await again.ack()
+    with pytest.raises(errors.StaleLease):
+        await job.nack()
+
+
+@on_servers  # there is no connection to lose
+async def test_a_settle_that_may_have_been_done_was_done_by_whoever_asked_for_it(
+    connect: Connect, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A try is committed, unheard, and there is no time for another one: the job was settled."""
+    mq = await connect(database.url, retry_for=0)
+    q = mq.queue("q")
+    await q.configure(keep_failed=False)
+    jobs = await claimed(q, 1, 2)
+    with monkeypatch.context() as broken:
+        lose_answers(broken, times=1)
+        with pytest.raises(errors.ConnectionLost) as loss:
+            await jobs[0].reject()
+    assert loss.value.in_doubt
+    with pytest.raises(errors.AlreadySettled):
+        await jobs[0].reject()
+
+
+@pytest.mark.parametrize("keep", [True, False], ids=["kept", "not kept"])
+def test_a_lock_that_is_extended_while_its_job_is_settled_was_not_lost(
+    database: Database, keep: bool
+) -> None:
+    """The lock is there, for another job."""
+    with rowmq.connect(database.url) as mq:
+        q = mq.queue("q")
+        q.configure(keep_completed=keep)
+        q.put_many([1, 2])
+        job, _ = q.try_poll_many(2)
+        assert job._ticket is not None
+        steps = mq._desk.settle([wanted_of(job._ticket, Kind.EXTEND, delay=60)])
+        step = next(steps)
+        job.ack()
+        with pytest.raises(errors.AlreadySettled):
+            while True:
+                step = steps.send(step())
+
+
+def test_what_a_forked_process_has_settled_was_settled(database: Database) -> None:
+    with rowmq.connect(database.url) as mq:
+        q = mq.queue("q")
+        q.put_many([1, 2, 3, 4])
+        for way in ("ack", "nack", "reject"):
+            job, *_ = q.try_poll_many(2)
+            assert job._ticket is not None
+            inherited = Ticket(job._ticket.claimed, job._ticket.retry)
+            getattr(job, way)()
+            with pytest.raises(errors.AlreadySettled):
+                take_steps(mq._desk.settle([wanted_of(inherited, Kind.ACK)]))
+            expire(database)
 
 
 # --- answers that are lost ------------------------------------------------------------------------

@@ -707,3 +707,35 @@ async def test_a_closed_client_tends_nothing(connect: Connect, database: Databas
     for call in (mq.cron.start, mq.cron.tend, mq.cron.list):
         with pytest.raises(errors.Closed):
             await call()
+
+
+# --- who may have to do with some only ------------------------------------------------------------
+
+
+@async_only
+async def test_who_does_not_see_a_schedule_neither_changes_nor_finds_it(mq: Any) -> None:
+    await hourly(mq, "theirs", queue="theirs")
+    await hourly(mq, "topical", queue=None, topic="news")
+    mine = mq.cron._seen_by(lambda queue, topic: queue == "mine" or topic == "mine")
+    before = await mq.cron.list()
+    for name in ("theirs", "topical"):
+        for call in (
+            partial(mine.install, name, "0 0 * * *", queue="mine", tend=False),
+            partial(mine.pause, name),
+            partial(mine.resume, name),
+            partial(mine.run, name),
+            partial(mine.next, name),
+            partial(mine.remove, name),
+        ):
+            with pytest.raises(errors.UnknownSchedule) as raised:
+                await call()
+            assert "did you mean" not in str(raised.value)
+    with pytest.raises(errors.UnknownSchedule) as raised:
+        await mine.pause("their")
+    assert "theirs" not in str(raised.value)
+    assert await mq.cron.list() == before
+    assert await mine.install("own", "0 * * * *", queue="mine", tend=False) is Outcome.CREATED
+    assert await mine.install("own", "1 * * * *", queue="mine", tend=False) is Outcome.UPDATED
+    await mine.pause("own")
+    assert await mine.remove("own")
+    assert not await mine.remove("own")

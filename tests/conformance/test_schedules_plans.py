@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import rowmq
 from rowmq.store.statement import Statement
 from tests.consuming import statements
-from tests.databases import Database, MySQLDatabase
+from tests.databases import Database
 from tests.plans import reads_of
 
 SCHEDULES = 5_000
@@ -27,10 +27,7 @@ def fill(database: Database) -> None:
     for queue in ("", "q"):
         rows = [f"('{queue}', 'n{n % 50}', {2**59 + n}, '', 0, 1, 1, 'h')" for n in range(TICKS)]
         database.execute(f"INSERT INTO rowmq_ticks {columns} VALUES {', '.join(rows)}")
-    if isinstance(database, MySQLDatabase):
-        database.execute("ANALYZE TABLE rowmq_schedules, rowmq_ticks")
-    else:
-        database.execute("ANALYZE")
+    database.analyze()
 
 
 def calls(mq: rowmq.RowMQ) -> None:

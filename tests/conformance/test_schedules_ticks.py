@@ -224,6 +224,9 @@ async def test_a_prefix_or_a_hash_is_taken_for_no_other(mq: Any) -> None:
     for prefix in LIKE:
         assert await install(mq, ticks(1), "first", prefix) == [CREATED]
     assert await pending(mq) == len(LIKE)
+    for prefix in LIKE:
+        assert await install(mq, ticks(1), "second", prefix) == [CREATED]
+        assert await pending(mq) == len(LIKE)
     for config_hash, prefix in product(LIKE[:9], LIKE[:2]):
         assert await install(mq, ticks(1), config_hash, prefix) == [CREATED]
         assert await pending(mq) == len(LIKE)  # one came, and one went
@@ -231,7 +234,7 @@ async def test_a_prefix_or_a_hash_is_taken_for_no_other(mq: Any) -> None:
         for config_hash in LIKE[:8]:
             assert await mq.cron.uninstall_tick(config_hash, prefix, queue="q") == 0
     for prefix in LIKE:
-        own = LIKE[8] if prefix in LIKE[:2] else "first"
+        own = LIKE[8] if prefix in LIKE[:2] else "second"
         assert await mq.cron.uninstall_tick(own, prefix, queue="q") == 1
     assert await pending(mq) == 0
 
@@ -337,3 +340,40 @@ async def test_no_messages_remove_what_others_put(mq: Any) -> None:
     await install(mq, ticks(1, 2), "old")
     assert await install(mq, [], "new") == []
     assert await pending(mq) == 0
+
+
+async def test_what_people_have_moved_is_withdrawn_and_replaced_as_well(
+    mq: Any, clock: Clock
+) -> None:
+    queue = mq.queue("q")
+
+    async def put(payload: str, config_hash: str) -> list[Outcome]:
+        return await install(mq, ticks(1, 2, 3, payload=payload), config_hash)
+
+    async def move() -> None:
+        jobs = {job.due_at: job.id for job in await queue.live()}
+        assert await queue.reschedule([jobs[NOON + timedelta(hours=1)]], delay=9 * 3600) == 1
+        assert await queue.run_now([jobs[NOON + timedelta(hours=2)]]) == 1
+
+    assert await put("first", "old") == [CREATED] * 3
+    await move()
+    assert await put("second", "old") == [UPDATED] * 3
+    assert await put("second", "old") == [IGNORED] * 3
+    await move()
+    assert await put("third", "new") == [CREATED] * 3
+    assert {job.payload for job in await queue.live()} == {"third"}
+    await move()
+    assert await mq.cron.uninstall_tick("new", "prefix", queue="q") == 3
+    assert await pending(mq) == 0
+    assert await work(mq, clock) == []
+
+
+async def test_what_was_moved_and_claimed_stays(mq: Any, clock: Clock) -> None:
+    queue = mq.queue("q")
+    await install(mq, ticks(1, 2, payload="old"), "old")
+    first, _ = await queue.live()
+    assert await queue.run_now([first.id]) == 1
+    job = await queue.try_poll()
+    assert await install(mq, ticks(1, 2, payload="new"), "new") == [IGNORED, CREATED]
+    await job.ack()
+    assert await work(mq, clock) == ["new"]

@@ -18,6 +18,7 @@ from rowmq.drivers import postgres as driver
 from rowmq.drivers.postgres import PostgresWatch
 from rowmq.drivers.watching import Deaf
 from rowmq.store.postgres import PostgresDialect
+from rowmq.store.queues import wake_name
 from tests.choices import on_mysql
 from tests.conftest import Connect
 from tests.databases import Database, Databases
@@ -470,3 +471,24 @@ def test_a_child_that_exits_leaves_the_parents_watch_alone(database: Database) -
         check=False,
     )
     assert (done.stdout, done.stderr, done.returncode) == ("done\n", "", 0)
+
+
+@on_postgres
+async def test_who_has_a_job_be_due_tells_its_queue(mq: Any, ear: Ear, clock: Clock) -> None:
+    queue = mq.queue("q")
+    told = wake_name("q")
+    later = [(await queue.put(n, delay=3600)).id for n in range(2)]
+    line = [(await queue.put(n, ordering_key="o", delay=60 * n)).id for n in range(4)]
+    assert ear.heard() == [told]
+    head = await queue.try_poll()
+    assert head.id == line[0]
+    for call, id in (
+        (queue.fail, later[0]),
+        (queue.retry, later[0]),
+        (queue.run_now, later[1]),
+        (queue.fail, head.id),
+        (queue.drop_jobs, line[1]),
+    ):
+        clock.now += 60
+        assert await call([id]) == 1
+        assert set(ear.heard()) == {told}

@@ -241,6 +241,7 @@ async def test_workers_are_listed_with_what_they_do(mq: Any, database: Database)
         assert info.version == rowmq.__version__
         (running,) = info.running
         assert (running.handler, running.source, running.key) == ("pack", "q", "order-2")
+        assert running.source_type == "queue"
         assert (running.progress, running.note, running.attempt) == (0.2, "box 2", 1)
         go_on.set()
     assert await mq.workers() == []

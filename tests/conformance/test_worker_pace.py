@@ -1,9 +1,14 @@
 """How much a worker fetches, holds and settles at a time, and what it costs when idle."""
 
 import asyncio
+import gc
+import logging
 import threading
 import time
+import weakref
 from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -14,9 +19,14 @@ from tests.choices import async_only
 from tests.consuming import eventually, statements
 from tests.databases import Database
 from tests.flavours import in_thread
-from tests.working import SOURCES, attach, new_app, on_one, on_two, put
+from tests.working import LATER, SOURCES, STYLES, attach, new_app, on_one, on_two, put
 
 pytestmark = async_only
+
+
+@dataclass
+class Order:
+    number: int
 
 
 def claimed(database: Database, source: str) -> int:
@@ -380,3 +390,96 @@ async def test_what_was_being_fetched_while_the_loop_was_blocked_is_not_done_twi
         other.stop()
         await running
     assert handled == dict.fromkeys(range(25), 1)
+
+
+# --- memory -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def uncollected() -> Iterator[None]:
+    """What is not freed by itself, stays."""
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("uncollected")
+@on_one
+async def test_what_waits_to_be_acked_keeps_no_payload(mq: Any, database: Database) -> None:
+    app = new_app(database)
+    seen: list[weakref.ref[Order]] = []
+
+    @app.subscriber("t", group="g", flush_interval=600)
+    async def handle(order: Order) -> None:
+        seen.append(weakref.ref(order))
+
+    await put(mq, "topic", "t", *({"number": number} for number in range(20)))
+    async with app:
+        await eventually(lambda: len(seen) == 20)
+        await eventually(lambda: all(order() is None for order in seen))
+        (handler,) = app.health()["handlers"]
+        assert handler["unsettled"] == 20
+    assert [group.lag for group in await mq.groups("t")] == [0]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.usefixtures("uncollected")
+@on_one
+async def test_what_is_done_or_has_failed_is_freed_at_once(
+    mq: Any,
+    database: Database,
+    caplog: pytest.LogCaptureFixture,
+    *,
+    source: str,
+    style: str,
+    fails: bool,
+) -> None:
+    caplog.set_level(logging.CRITICAL, "rowmq")  # or else the log keeps the errors
+    app = new_app(database)
+    seen: list[weakref.ref[Order]] = []
+
+    def handle(order: Order) -> None:
+        seen.append(weakref.ref(order))
+        if fails:
+            raise ValueError(order)
+
+    async def handle_async(order: Order) -> None:
+        handle(order)
+
+    attach(app, source, "m", handle if style == "sync" else handle_async, retry=LATER)
+    await put(mq, source, "m", *({"number": number} for number in range(20)))
+    async with app:
+        await eventually(lambda: len(seen) == 20)
+        await eventually(lambda: all(order() is None for order in seen))
+
+
+# --- what is told of it -------------------------------------------------------------------------
+
+
+@on_one
+async def test_a_thread_may_ask_of_a_message_just_when_it_is_done(
+    mq: Any, database: Database
+) -> None:
+    app = new_app(database)
+    go_on = asyncio.Event()
+
+    @app.subscriber("t", group="g")
+    async def handle(_: int) -> None:
+        await go_on.wait()
+
+    await put(mq, "topic", "t", 1)
+    async with app:
+        assert app._runtime is not None
+        (crew,) = app._runtime._crews
+        await eventually(lambda: len(crew._running) == 1)
+        (told,) = crew.running()
+        assert (told.id, told.key) == ((await mq.read("t"))[0].id, "k0")
+        assert told.source_type == "topic"
+        seen = crew._running.copy()  # as by a thread that is about to tell of them
+        go_on.set()
+        await eventually(lambda: crew.handled == 1)
+        crew._running = seen
+        (told,) = crew.running()
+        assert (told.id, told.key) == ("1", "k0")

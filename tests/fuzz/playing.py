@@ -19,7 +19,7 @@ from rowmq import errors
 from rowmq.codec import encode
 from rowmq.quoting import visible
 from rowmq.times import to_micros
-from tests.fuzz.values import HOSTILE, VALUES
+from tests.fuzz.values import HOSTILE, VALUES, Some
 
 __all__ = ["RECEIVERS", "AsyncPlayer", "Call", "Game", "SyncPlayer", "calls", "methods", "refused"]
 
@@ -31,6 +31,7 @@ RECEIVERS: dict[str, Any] = {
     "delivery": rowmq.Delivery,
     "job": rowmq.Job,
     "cron": rowmq.Cron,
+    "access": rowmq.Access,
     "transaction": rowmq.Transaction,
 }
 
@@ -56,10 +57,13 @@ class Call(NamedTuple):
     receiver: str
     method: str
     arguments: dict[str, Any]
+    within: bool = False
+    """Whether a transaction is given as its connection."""
 
     def __repr__(self) -> str:
         given = ", ".join(f"{name}={shown(value)}" for name, value in self.arguments.items())
-        return f"{self.receiver}.{self.method}({given})"
+        where = " in a transaction" if self.within else ""
+        return f"{self.receiver}.{self.method}({given}){where}"
 
 
 def shown(value: Any) -> str:
@@ -94,7 +98,8 @@ def calls(draw: Callable[..., Any], chosen: tuple[str, str] | None = None) -> Ca
     more = draw(st.lists(st.sampled_from(others), unique=True, max_size=4)) if others else []
     wrong = draw(st.sampled_from([None, None, *needed, *more]))
     given = {name: draw(hostile(name) if name == wrong else VALUES[name]) for name in needed + more}
-    return Call(receiver, method, given)
+    open = "connection" in known and "connection" not in given
+    return Call(receiver, method, given, open and draw(st.sampled_from([False, False, True])))
 
 
 def hostile(name: str) -> st.SearchStrategy[Any]:
@@ -186,7 +191,8 @@ class Game:
             with self.receiver(call.receiver) as receiver:
                 if receiver is None:
                     return None
-                self.run(receiver, call)
+                given = self.run(receiver, call)
+                self.read_back(receiver, call, given)
         except errors.RowMQError as error:
             return type(error).__name__, refused(call, error)
         except BaseException:
@@ -206,6 +212,7 @@ class Game:
             "queue": lambda: mq.queue("q"),
             "poller": lambda: mq.poller("q", "q2"),
             "cron": lambda: mq.cron,
+            "access": lambda: mq.access,
             "job": lambda: player.do(mq.queue("q").try_poll),
             "subscriber": self.subscribed,
             "delivery": self.delivery,
@@ -223,17 +230,30 @@ class Game:
         found = self.player.do(lambda: subscriber.poll(max=1, timeout=0.2))
         return found[0] if found else None
 
-    def run(self, receiver: Any, call: Call) -> None:
-        method, arguments = getattr(receiver, call.method), dict(call.arguments)
+    def run(self, receiver: Any, call: Call) -> Any:
+        """What a call gives."""
+        method = getattr(receiver, call.method)
+        arguments = {name: self.given(value, name) for name, value in call.arguments.items()}
         if call.method == "poller":
             queues = arguments["queues"]
-            method(*(queues if isinstance(queues, list | tuple) else [queues]))
-        elif call.method in ("hold", "subscribe"):
+            return method(*(queues if isinstance(queues, list | tuple) else [queues]))
+        if call.method in ("hold", "subscribe"):
             with self.player.entered(method(**arguments)):
-                pass
-        else:
-            given = self.player.do(lambda: method(**arguments))
-            self.read_back(receiver, call, given)
+                return None
+        if not call.within:
+            return self.player.do(lambda: method(**arguments))
+        with self.player.entered(self.mq.transaction()) as tx:
+            return self.player.do(lambda: method(**arguments, connection=tx))
+
+    def given(self, value: Any, name: str) -> Any:
+        """An argument; for `Some`, so many jobs or deliveries that nobody has settled."""
+        if not isinstance(value, Some):
+            return value
+        if name == "jobs":
+            queue = self.mq.queue("q")
+            return self.player.do(lambda: queue.try_poll_many(int(value)))
+        subscriber = self.subscribed()
+        return self.player.do(lambda: subscriber.poll(max=int(value), timeout=0.2))
 
     # --- what was written reads back as it was ----------------------------------------------------
 

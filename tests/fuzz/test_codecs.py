@@ -1,9 +1,11 @@
 """Payloads, headers and errors of any kind: to the byte and back, or refused in words."""
 
+import enum
 import json
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
+import pydantic
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,7 +26,20 @@ from tests.fuzz.effort import effort
 from tests.fuzz.playing import same
 from tests.fuzz.values import HOSTILE, headers, json_values, payloads
 
-TYPES: list[Any] = [None, int, str, bytes, float, list, dict, list[int], dict[str, Any], bool]
+
+class Colour(enum.Enum):
+    RED = "red"
+
+
+class Order(pydantic.BaseModel):
+    number: int
+    lines: dict[str, float] = {}
+
+
+TYPES: list[Any] = [
+    None, int, str, bytes, float, list, dict, list[int], dict[str, Any], bool, Colour, Order,
+    Literal["red"], list[Order], dict[Colour, int],
+]  # fmt: skip
 ENCODINGS = st.sampled_from([*map(int, Encoding), 3, -1, 255])
 
 keys = st.one_of(st.text(), st.integers(), st.floats(), st.booleans(), st.none(), st.binary())
@@ -50,6 +65,8 @@ def test_a_payload_comes_back_or_is_refused(payload: Any) -> None:
         stored = encode(payload)
     except PayloadNotSerializable as error:
         assert "cannot be stored" in str(error)
+        assert str(error) == visible(str(error))
+        assert len(str(error)) < 1_500
         return
     found = decode(*stored)
     if stored.encoding == Encoding.JSON:
@@ -68,13 +85,16 @@ def test_any_bytes_are_read_or_do_not_parse(data: bytes, encoding: int) -> None:
         try:
             decode(data, encoding, kind)
         except PayloadMismatch as error:
-            str(error).encode()
+            assert str(error) == visible(str(error))
+            assert len(str(error)) < 1_500
 
 
 @pytest.mark.parametrize(
     "text",
     ["[" * 100_000, '{"a":' * 100_000, "1" * 100_000, "1e" + "9" * 5_000, "[" * 5_000 + "]" * 5_000,
-     '"' + "\\u0000" * 100_000 + '"', '"\\ud800"', "NaN", "-", "\ufeff{}"],
+     '"' + "\\u0000" * 100_000 + '"', '"' + "\\u001b[2J" * 100_000 + '"', '"' + "x" * 2**20 + '"',
+     '{"lines": {"' + "\\n" * 100_000 + '": "x"}}', '{"' + "\\u202e" * 100_000 + '": 1}',
+     '"\\ud800"', "NaN", "-", "\ufeff{}"],
     ids=lambda text: text[:8],
 )  # fmt: skip
 def test_a_bomb_does_not_parse_or_is_harmless(text: str) -> None:
@@ -82,7 +102,8 @@ def test_a_bomb_does_not_parse_or_is_harmless(text: str) -> None:
         try:
             decode(text.encode("utf-8", "surrogatepass"), Encoding.JSON, kind)
         except PayloadMismatch as error:
-            assert len(str(error)) < 1_000
+            assert str(error) == visible(str(error))
+            assert len(str(error)) < 1_500
 
 
 @effort(100)

@@ -69,6 +69,8 @@ bombs = st.sampled_from(
      '"\\u001b"', '{"payload": 1, "offset": ' + "9" * 5_000 + "}"]
 )  # fmt: skip
 
+files = st.sampled_from(["/no/such/file", "/", "/dev/null", "x" * 5_000])
+
 VALUES: dict[str, Texts] = {
     "text": names,
     "duration": durations,
@@ -77,21 +79,25 @@ VALUES: dict[str, Texts] = {
     "number": digits | st.just("none"),
     "integer": digits,
     "integer range": digits,
+    "float range": digits,
+    "file": files,
     "name=value": st.tuples(arguments, arguments).map("=".join) | arguments,
 }
 """What an option or an argument is given, by its kind."""
 
 SPECIAL: dict[str, Texts] = {
     "payloads": bombs | arguments,
-    "files": st.sampled_from(["-", "/no/such/file", "/", "/dev/null", "x" * 5_000]),
+    "files": files | st.just("-"),
     "start": times | digits | st.sampled_from(["earliest", "latest"]),
     "to": times | digits | st.sampled_from(["earliest", "latest"]),
     "thresholds": st.tuples(names | st.just("wal_bytes"), digits).map("=".join),
 }
 """And where the name says more than that."""
 
-NOT_WAITING = {"tail": ["--no-follow"], "lag": []}
-UNUSED = {("lag", "watch"), ("tail", "follow"), ("lag", "interval")}
+NOT_WAITING = {"tail": ["--no-follow"], "lag": [], "dashboard": ["--host", "192.0.2.1"]}
+"""What has a command end by itself: the dashboard cannot listen at an address of no machine."""
+
+UNUSED = {("lag", "watch"), ("tail", "follow"), ("lag", "interval"), ("dashboard", "host")}
 """What has a command wait until it is interrupted."""
 
 
@@ -211,6 +217,43 @@ def test_a_command_given_anything(url: str, words: str) -> None:
         check_result(line, run(url, line, input))
 
     check()
+
+
+servers = st.sampled_from(
+    ["postgresql", "mysql", "mariadb", "sqlite", "postgres", "oracle", "mysql+pymysql", "x" * 300]
+)
+places = st.one_of(
+    arguments,
+    st.builds("{}://u{}:{}hunter2@127.0.0.1:1/{}".format, servers, arguments, arguments, arguments),
+    st.builds("sqlite:////no/such/directory/{}".format, arguments),
+    st.sampled_from(
+        ["sqlite://", "sqlite:///", "sqlite:///.", "sqlite:////", "postgresql://", "://"]
+    ),
+)
+"""What may be given as a URL: none of a file that could be made."""
+
+
+@effort(20)
+@given(
+    st.sampled_from(["topics", "migrate", "queues", "doctor"]), places, names, names, st.booleans()
+)
+def test_a_database_of_any_url_prefix_and_schema(
+    words: str, place: str, prefix: str, schema: str, as_json: bool
+) -> None:
+    options = ["--url", place, "--prefix", prefix, "--schema", schema]
+    for count in (2, 4, 6):
+        line = [words, *(["--json"] if as_json else []), *options[:count]]
+        result = CliRunner().invoke(app, line, env={"ROWMQ_URL": None})
+        check_result(line, result)
+        assert "hunter2" not in result.output
+
+
+@effort(40)
+@given(arguments | names.map("rowmq:{}".format) | names.map("rowmq.{}".format))
+def test_a_worker_of_what_is_no_app(target: str) -> None:
+    result = CliRunner().invoke(app, ["worker", "--", target], env={"ROWMQ_URL": "sqlite://"})
+    check_result(["worker"], result)
+    assert result.exit_code != Code.OK
 
 
 @effort(40)

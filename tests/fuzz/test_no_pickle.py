@@ -11,7 +11,10 @@ import rowmq
 
 SOURCE = Path(rowmq.__file__).parent
 
-RUNS_BYTES = {"pickle", "_pickle", "cPickle", "cloudpickle", "dill", "marshal", "shelve", "joblib"}
+RUNS_BYTES = {
+    "pickle", "_pickle", "cPickle", "cloudpickle", "dill", "marshal", "shelve", "joblib",
+    "multiprocessing", "ProcessPoolExecutor", "read_pickle", "jsonpickle", "yaml", "copyreg",
+}  # fmt: skip
 CALLS = {"eval", "exec", "compile", "__import__"}
 
 ALLOWED = {
@@ -31,6 +34,8 @@ def found_in(path: Path) -> set[str]:
             names = [str(node.module), *(alias.name for alias in node.names)]
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             found |= {node.func.id} & CALLS
+        elif isinstance(node, ast.Attribute):
+            found |= {node.attr} & RUNS_BYTES
         found |= {part for name in names for part in name.split(".")} & RUNS_BYTES
     return found
 
@@ -47,6 +52,8 @@ def test_the_scan_finds_what_it_looks_for(tmp_path: Path) -> None:
     for line, name in [
         ("import pickle", "pickle"), ("from pickle import loads", "pickle"), ("eval('1')", "eval"),
         ("from pyspark import cloudpickle", "cloudpickle"), ("if 1:\n  import marshal", "marshal"),
+        ("import pandas\npandas.read_pickle('x')", "read_pickle"),
+        ("import concurrent.futures as f\nf.ProcessPoolExecutor()", "ProcessPoolExecutor"),
     ]:  # fmt: skip
         path.write_text(line)
         assert found_in(path) == {name}

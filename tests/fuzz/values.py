@@ -16,9 +16,15 @@ from hypothesis.strategies import SearchStrategy
 import rowmq
 from rowmq.naming import HEADERS_BYTES_MAX
 
-__all__ = ["HOSTILE", "VALUES", "headers", "names", "payloads", "texts"]
+__all__ = ["HOSTILE", "VALUES", "Some", "headers", "names", "payloads", "texts"]
 
 Values = SearchStrategy[Any]
+
+
+class Some(int):
+    """As many jobs, or deliveries, as somebody has just been given."""
+
+    __slots__ = ()
 
 
 class Unspeakable:
@@ -195,6 +201,20 @@ places = st.one_of(some_names, st.tuples(st.none() | some_names, st.integers(-1,
 offsets = st.integers(min_value=1, max_value=9) | counts
 offsets_by_key = st.dictionaries(st.none() | places, offsets, max_size=3)
 
+handles = st.sampled_from(["1.1.1", "0.0.0", "9" * 18 + ".1.1", "-1.2.3", "1.2", "٣.1.1"]) | texts
+letters = handles | st.builds(
+    rowmq.DeadLetter,
+    message=st.just(rowmq.Message(payload=1)),
+    group=some_names,
+    error=st.none(),
+    attempts=st.just(1),
+    failed_at=moments,
+    offset=st.just(1),
+    handle=handles,
+)
+
+cursors = st.sampled_from(["0.0.0", "1.2.3", "9" * 18 + ".1.1", "-1.2.3", "1.2", "٣.1.1"]) | texts
+
 CRONS = [
     "0 2 * * *", "* * * * *", "*/5 * * * * *", "@daily", "0 0 29 2 *", "0 0 30 2 *", "0 0 L * *",
     "1-70 * * * *", "*/0 * * * *", "0 0 * * 8", "a b c d e", "", " ", "@never", "* * * *",
@@ -290,6 +310,7 @@ VALUES: dict[str, Values] = {
     "strict": switches,
     "can_update": switches,
     "dry_run": switches,
+    "whole": switches,
     "keep_completed": st.none() | switches,
     "keep_failed": st.none() | switches,
     "type": st.sampled_from([None, int, str, bytes, dict, list, float, datetime, "int"]),
@@ -300,9 +321,36 @@ VALUES: dict[str, Values] = {
     "thresholds": st.sampled_from([None, rowmq.Thresholds(), {}]),
     # lists of things
     "ids": st.none() | st.lists(some_names, max_size=3) | st.lists(job_ids, max_size=3),
-    "jobs": st.just([]),
-    "deliveries": st.just([]),
+    "jobs": st.just([]) | st.integers(1, 3).map(Some),
+    "deliveries": st.just([]) | st.integers(1, 3).map(Some),
     "queues": st.lists(some_names, max_size=3),
+    "topics": st.lists(some_names, max_size=3),
+    "roles": st.lists(st.sampled_from([*rowmq.Role, "read", "no role"]), max_size=3),
+    # jobs that are looked for, and receipts of them
+    "header": headers,
+    "until": st.none() | moments,
+    "up_to": st.none() | counts,
+    "lately_seconds": seconds,
+    "job": st.none() | texts,
+    "receipts": st.lists(texts | st.just("j1-1-0-1000-0-1"), max_size=3) | texts,
+    "how": st.sampled_from(["ack", "nack", "reject", "release", "extend", "refuse"]),
+    # pages
+    "before": st.none() | cursors,
+    "after": st.none() | cursors | places | st.just("WzAsWzEsMTAwMF0sIiJd"),
+    "prefix": st.none() | some_names,
+    "handle": handles,
+    "letter": st.none() | letters,
+    "letters": st.none() | st.lists(letters, max_size=3),
+    "matching": st.none() | texts,
+    # tokens and the trail
+    "secret": texts,
+    "expires_in": st.none() | seconds,
+    "who": texts,
+    "action": texts,
+    "target": texts,
+    "remote": texts,
+    "details": st.none() | st.dictionaries(texts, payloads, max_size=3),
+    "ending": st.sampled_from([*rowmq.Ending, "done", "no ending"]),
     "sql": st.sampled_from(["SELECT 1", "SELECT :n", "SELECT ?", "", "nonsense", "SELECT '%'"])
     | texts,
     "params": st.sampled_from([(), [1], {"n": 1}, {"m": 1}, "1", 1]),

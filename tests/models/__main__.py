@@ -19,6 +19,7 @@ from rich.table import Table
 
 from tests.databases import NAMES, Databases
 from tests.models.running import MACHINES, STEPS, run
+from tests.verdicts import Compared, write
 
 EXAMPLES = 300
 
@@ -28,23 +29,26 @@ def main() -> None:
     console = Console(stderr=True)
     logging.getLogger("rowmq").setLevel(logging.ERROR)  # clocks are set back, subscribers die
     table = Table("machine", "database", "examples", "of at most", "seconds", "")
-    failed = False
+    rows: list[Compared] = []
+    versions: dict[str, str] = {}
     with tempfile.TemporaryDirectory(prefix="rowmq-models-") as folder:
         set_hypothesis_home_dir(Path(folder))
         databases = Databases(Path(folder))
         with databases.stack:
             for name in options.database or NAMES:
+                versions[name] = databases.get(name).version
                 for machine in options.machine or MACHINES:
                     console.print(f"{machine} on {name}")
                     began = time.monotonic()
                     differs = compare(databases, name, machine, options.examples)
-                    failed = failed or differs
-                    seconds = f"{time.monotonic() - began:.0f}"
+                    seconds = time.monotonic() - began
+                    rows.append(Compared(machine, name, options.examples, STEPS, seconds, differs))
                     verdict = "differs" if differs else "as in the model"
-                    count = f"{options.examples:,}"
-                    table.add_row(machine, name, count, f"{STEPS} steps", seconds, verdict)
+                    told = (f"{options.examples:,}", f"{STEPS} steps", f"{seconds:.0f}", verdict)
+                    table.add_row(machine, name, *told)
     Console().print(table)
-    sys.exit(1 if failed else 0)
+    write(options.json, rows, versions)
+    sys.exit(1 if any(row.differs for row in rows) else 0)
 
 
 def compare(databases: Databases, name: str, machine: str, examples: int) -> bool:
@@ -62,6 +66,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--examples", type=int, default=EXAMPLES, help="of each, on each")
     parser.add_argument("--database", action="append", choices=NAMES, help="may be given again")
     parser.add_argument("--machine", action="append", choices=MACHINES, help="may be given again")
+    parser.add_argument("--json", metavar="FILE", default="", help="write what came of it")
     return parser.parse_args()
 
 

@@ -11,6 +11,9 @@ __all__ = ["MINUTE", "Config", "Schedule", "ScheduleModel", "Tick", "Timing"]
 
 MINUTE = 60_000_000
 
+TICKS_MAX = 100
+"""How many ticks of a schedule are made at a time."""
+
 Tick = tuple[str, int]
 """A schedule's name, and a time."""
 
@@ -63,6 +66,8 @@ class ScheduleModel:
     schedules: dict[str, Schedule] = field(default_factory=dict)
     made: dict[Tick, Config] = field(default_factory=dict)
     """Each tick that ever was, with the configuration that it had: it is made once."""
+    run: list[tuple[Tick, Config]] = field(default_factory=list)
+    """What was made beside the plan, as often as somebody asked for it."""
 
     def install(self, name: str, config: Config) -> Outcome:
         found = self.schedules.get(name)
@@ -87,6 +92,17 @@ class ScheduleModel:
         if found.paused:
             found.paused, found.next_at = False, found.config.timing.after(self.now)
 
+    def upcoming(self, name: str, count: int) -> list[int]:
+        """The next times of a schedule, as if it were not paused."""
+        times = [self.now]
+        for _ in range(count):
+            times.append(self.schedules[name].config.timing.after(times[-1]))
+        return times[1:]
+
+    def run_now(self, name: str) -> None:
+        """Make a tick beside the plan, which stays as it is."""
+        self.run.append(((name, self.now), self.schedules[name].config))
+
     def remove(self, name: str) -> bool:
         return self.schedules.pop(name, None) is not None
 
@@ -108,16 +124,28 @@ class ScheduleModel:
         if lived > self.now and found.next_at > following:
             found.next_at, found.last_at = following, None
 
-    def _fire(self, name: str, found: Schedule) -> int:
-        config = found.config
+    def is_far_behind(self) -> bool:
+        """Whether some schedule has more to catch up with than is made at a time."""
+        due = [s for s in self.schedules.values() if not s.paused and s.next_at <= self.now]
+        return any(s.config.catch_up == "all" and len(self._missed(s)) > TICKS_MAX for s in due)
+
+    def _missed(self, found: Schedule) -> list[int]:
+        """The times that are due, the first one of which is known."""
         missed = [found.next_at]
-        while (following := config.timing.after(missed[-1])) <= self.now:
+        while (following := found.config.timing.after(missed[-1])) <= self.now:
             missed.append(following)
-        found.next_at = following
+        return missed
+
+    def _fire(self, name: str, found: Schedule) -> int:
+        config, missed = found.config, self._missed(found)
+        following = config.timing.after(missed[-1])
         if config.catch_up == "latest":
             missed = missed[-1:]
         elif config.catch_up == "none":
             missed = [at for at in missed if self.now - at <= config.grace]
+        if len(missed) > TICKS_MAX:
+            following, missed = missed[TICKS_MAX], missed[:TICKS_MAX]
+        found.next_at = following
         if missed:
             found.last_at = missed[-1]
         fresh = [at for at in missed if (name, at) not in self.made]

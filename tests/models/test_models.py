@@ -28,13 +28,13 @@ def test_what_is_so_in_the_model_is_so_in_the_database(
 
 
 def reversed_of(function: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
-    return lambda *given: function(*given)[::-1]
+    return lambda *given, **how: function(*given, **how)[::-1]
 
 
 WRONG: dict[str, tuple[type, str, Callable[..., Any]]] = {
     "topics": (TopicModel, "lag", lambda *_: 0),
     "queues": (QueueModel, "claimable", reversed_of(QueueModel.claimable)),
-    "schedules": (ScheduleModel, "resume", lambda *_: None),
+    "schedules": (ScheduleModel, "tend", lambda *_: 0),
 }
 """What a model may be mistaken in."""
 

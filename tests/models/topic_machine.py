@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+from collections import Counter
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
@@ -20,8 +21,9 @@ from hypothesis.stateful import (
 import rowmq
 from rowmq.drivers.base import take_steps
 from rowmq.errors import AlreadySettled, StaleLease
+from rowmq.times import from_micros, to_micros
 from tests.crash import core_of, crash
-from tests.models.topic_model import Delivered, Place, TopicModel
+from tests.models.topic_model import ATTEMPTS_MAX, Delivered, Place, TopicModel
 from tests.models.world import World
 
 __all__ = ["TopicMachine"]
@@ -30,7 +32,8 @@ SECOND = 1_000_000
 VISIBILITY_SECONDS = 250
 LEASE = timedelta(days=30)
 NEVER = 3_600.0
-ATTEMPTS_MAX = 1_000
+ALL = 1_000
+TROUBLE = "it is no use"
 
 SLOTS = ("loose", "loose", "strict")
 """The groups of those subscribers that there may be at a time."""
@@ -94,7 +97,7 @@ class TopicMachine(RuleBasedStateMachine):
         self.published += 1
         id = id or f"m{self.published}"  # which says the shard, where a random one would not
         with suppress(Undone), self.mq.transaction() as tx:
-            told = tx.publish("t", self.published, key=key, id=id)
+            told = tx.publish("t", self.published, key=key, id=id, headers=self._headers())
             if not stays:
                 raise Undone
         if stays:
@@ -103,12 +106,17 @@ class TopicMachine(RuleBasedStateMachine):
     @rule(keys=st.lists(KEYS, min_size=1, max_size=5))
     def publish_many(self, keys: list[str | None]) -> None:
         self.published += 1
+        payload, headers = self.published, self._headers()
         messages = [
-            rowmq.Message(payload=self.published, key=key, id=f"m{self.published}-{place}")
+            rowmq.Message(payload=payload, key=key, id=f"m{payload}-{place}", headers=headers)
             for place, key in enumerate(keys)
         ]
         for told in self.mq.publish_many("t", messages):
             self._published(told)
+
+    def _headers(self) -> dict[str, str]:
+        """Headers that begin as those of ticks do, and those that letters get."""
+        return {"rowmq-n": str(self.published)}
 
     def _published(self, told: Any) -> None:
         expected = self.model.publish((told.key, told.shard), told.id, self.published)
@@ -173,22 +181,48 @@ class TopicMachine(RuleBasedStateMachine):
         return [seat for seat in sorted(self.seats) if SLOTS[seat] in due]
 
     def _polled(self, seat: int, limit: int) -> MultipleResults[Held]:
-        sub = self.seats[seat]
+        sub, group = self.seats[seat], SLOTS[seat]
         self.share_out()
         core_of(sub).polling.found_at = -NEVER  # what it knows is too old, however quick we are
-        due = any(self.model.due(SLOTS[seat], place) for place in self._open(sub))
+        open = self._open(sub)
+        due = any(self.model.due(group, place) for place in open)
         found = sub.poll(max=limit, timeout=0)
         assert bool(found) == due
         assert len(found) <= limit
-        return multiple(*[self._delivered(SLOTS[seat], sub, delivery) for delivery in found])
+        # Of partitions that were not looked at, nothing is given up.
+        self._given_up(group, open, all=not found)
+        return multiple(*[self._delivered(group, sub, delivery) for delivery in found])
+
+    def _given_up(self, group: str, open: list[Place], *, all: bool) -> None:
+        """A poll has given up what has had all its attempts: some of it, or all."""
+        spent = {(place, offset) for place in open for offset in self.model.spent(group, place)}
+        if not spent:
+            return
+        told = Counter((place_of(letter), letter.offset) for letter in self._letters(group))
+        known = self.model.groups[group].letters
+        fresh = told - Counter((letter.place, letter.offset) for letter in known)
+        assert fresh.keys() == spent if all else fresh.keys() <= spent
+        for place, offset in fresh.elements():
+            self.model.give_up(group, place, offset)
+
+    def _letters(self, group: str) -> list[Any]:
+        return self.mq.dead_letters("t", group=group, limit=ALL)
 
     def _delivered(self, group: str, sub: Any, real: Any) -> Held:
         message = real.message
-        assert message.offset is not None
-        delivery = Delivered(group, (message.key, message.shard), message.offset, sub)
+        delivery = Delivered(group, place_of(real), message.offset, sub)
+        self._is_as_published(message)
         self.model.deliver(delivery, real.attempt, message.payload)
         self.model.item(delivery).until = self.model.now + VISIBILITY_SECONDS * SECOND
         return delivery, real
+
+    def _is_as_published(self, message: Any) -> None:
+        """What is read, delivered or kept as a letter is what was published."""
+        log, offset = self.model.logs[message.key, message.shard], message.offset
+        assert message.payload == log.payloads[offset]
+        assert message.headers == {"rowmq-n": str(message.payload)}
+        assert to_micros(message.published_at) == log.published[offset]
+        assert message.id == log.names[offset] or offset in log.renamed
 
     @staticmethod
     def _open(sub: Any) -> list[Place]:
@@ -240,7 +274,7 @@ class TopicMachine(RuleBasedStateMachine):
         told = self._settle(real, how, delay)
         assert told in allowed
         if told is None:
-            self.model.settle(delivery, how, delay * SECOND)
+            self.model.settle(delivery, how, delay * SECOND, TROUBLE)
 
     @rule(held=deliveries, how=SETTLES)
     def settle_in_vain(self, held: Held, how: str) -> None:
@@ -262,7 +296,7 @@ class TopicMachine(RuleBasedStateMachine):
             if told is not None:
                 raise Undone
         if told is None:
-            self.model.settle(delivery, how, delay * SECOND)
+            self.model.settle(delivery, how, delay * SECOND, TROUBLE)
 
     def _told(self, delivery: Delivered) -> set[type[Exception] | None]:
         """What may be told to whoever settles a delivery."""
@@ -277,7 +311,9 @@ class TopicMachine(RuleBasedStateMachine):
     def _settle(real: Any, how: str, delay: int, **where: Any) -> type[Exception] | None:
         try:
             if how == "nack":
-                real.nack(delay=delay, **where)
+                real.nack(delay=delay, error=TROUBLE, **where)
+            elif how == "reject":
+                real.reject(error=TROUBLE, **where)
             elif how == "extend":
                 real.extend(delay, **where)
             else:
@@ -288,10 +324,20 @@ class TopicMachine(RuleBasedStateMachine):
 
     # --- move, collect, time ----------------------------------------------------------------------
 
-    @rule(group=ANY_GROUPS, to=st.sampled_from(["earliest", "latest"]))
-    def seek(self, group: str, to: str) -> None:
-        if group in self.model.groups:
-            assert self.mq.seek("t", group, to=to) == self.model.seek(group, to)
+    @rule(
+        group=ANY_GROUPS,
+        to=st.sampled_from(["earliest", "latest", 0, 100, 300]),
+        which=st.none() | st.integers(0, 9),
+    )
+    def seek(self, group: str, to: str | int, which: int | None) -> None:
+        """Move a group, in all partitions or in one: to an end, or to so many seconds ago."""
+        if group not in self.model.groups:
+            return
+        places = [] if which is None else [[*self.model.logs][which % len(self.model.logs)]]
+        end = to if isinstance(to, str) else self.model.now - to * SECOND
+        real = end if isinstance(end, str) else from_micros(end)
+        told = self.mq.seek("t", group, to=real, key=places[0] if places else None)
+        assert told == self.model.seek(group, end, *places)
 
     @rule(group=ANY_GROUPS, which=st.integers(0, 9), where=st.integers(0, 9))
     def seek_to_an_offset(self, group: str, which: int, where: int) -> None:
@@ -343,8 +389,12 @@ class TopicMachine(RuleBasedStateMachine):
     def look(self, group: str) -> None:
         """Everything that is told of the topic and the group is so."""
         model = self.model
-        groups = {told.name: told.expired for told in self.mq.groups("t")}
-        assert groups == {name: group.expired for name, group in model.groups.items()}
+        groups = {told.name: (told.expired, told.lag) for told in self.mq.groups("t")}
+        assert groups == {
+            name: (known.expired, sum(model.lag(name, place) for place in model.logs))
+            for name, known in model.groups.items()
+        }
+        self._look_at_logs()
         if group not in model.groups:
             return
         told = {(row.key, row.shard): row for row in self.mq.lag("t", group)}
@@ -353,14 +403,40 @@ class TopicMachine(RuleBasedStateMachine):
             log = model.logs[place]
             assert (row.last_offset, row.lag) == (log.last, model.lag(group, place))
             assert row.offset_acked == model.acked(group, place)
-        letters = [
-            ((letter.message.key, letter.message.shard), letter.offset)
-            for letter in self.mq.dead_letters("t", group=group, limit=1_000)
-        ]
-        assert sorted(letters, key=repr) == sorted(model.groups[group].letters, key=repr)
+            out = [i.delivery for i in model.groups[group].items[place].values() if i.delivery]
+            there = [delivery for delivery in out if delivery.subscriber in self.seats.values()]
+            assert row.in_flight == len(there)
+        self._look_at_letters(group)
+
+    def _look_at_letters(self, group: str) -> None:
+        """What a group gave up is kept as it was published, with the reason."""
+        letters = self._letters(group)
+        known = sorted(self.model.groups[group].letters, key=repr)
+        assert len(letters) == len(known)
+        for letter in letters:
+            self._is_as_published(letter.message)
+            place = place_of(letter)
+            (match, *_) = [
+                k
+                for k in known
+                if (k.place, k.offset) == (place, letter.offset)
+                and k.attempts == letter.attempts
+                and letter.error.startswith(k.error)
+            ]
+            known.remove(match)
+
+    def _look_at_logs(self) -> None:
+        """A reader sees all that no group has let go of, as it was published."""
+        logs = self.model.logs
         for partition in self.mq.partitions("t"):
-            log = model.logs[partition.key, partition.shard]
+            log = logs[partition.key, partition.shard]
             assert (partition.first_offset, partition.last_offset) == (log.first, log.last)
+        read = self.mq.read("t", limit=ALL)
+        for message in read:
+            self._is_as_published(message)
+        told = sorted((repr((m.key, m.shard)), m.offset) for m in read)
+        there = {place: range(log.first, log.last + 1) for place, log in logs.items()}
+        assert told == sorted((repr(place), o) for place, all in there.items() for o in all)
 
     def teardown(self) -> None:
         """End the example; if nothing went wrong, see what becomes of what is left."""
@@ -390,3 +466,8 @@ class TopicMachine(RuleBasedStateMachine):
         assert not any(log.first <= log.last for log in self.model.logs.values())
         while self.seats:
             self.leave(0, dies=False)
+
+
+def place_of(told: Any) -> Place:
+    """The partition of a delivery's or a letter's message."""
+    return told.message.key, told.message.shard

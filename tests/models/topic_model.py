@@ -3,7 +3,13 @@
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-__all__ = ["Delivered", "Group", "Item", "Place", "Stage", "TopicModel"]
+__all__ = ["ATTEMPTS_MAX", "Delivered", "Group", "Item", "Letter", "Place", "Stage", "TopicModel"]
+
+ATTEMPTS_MAX = 3
+"""What the subscribers are told of attempts."""
+
+NEVER_SETTLED = "delivered "
+"""How it begins that is told of a message whose last attempt nobody has settled."""
 
 Place = tuple[str | None, int]
 """Key and shard: a partition."""
@@ -41,6 +47,19 @@ class Item:
     delivery: Delivered | None = None
 
 
+@dataclass(frozen=True)
+class Letter:
+    """A message that a group gave up."""
+
+    place: Place
+    offset: int
+    attempts: int
+    error: str
+    """What is told of why begins so."""
+    id: str | None
+    """None if nobody but the database knows."""
+
+
 @dataclass
 class Log:
     """A partition."""
@@ -56,6 +75,8 @@ class Log:
     """Ids, by offset, of all that there ever were."""
     given_back: set[int] = field(default_factory=set)
     """What was put back below the log."""
+    renamed: set[int] = field(default_factory=set)
+    """What was put back when its id was another's by then."""
 
     @property
     def last(self) -> int:
@@ -68,7 +89,7 @@ class Group:
 
     strict: bool
     items: dict[Place, dict[int, Item]] = field(default_factory=dict)
-    letters: list[tuple[Place, int]] = field(default_factory=list)
+    letters: list[Letter] = field(default_factory=list)
     expired: int = 0
     """How many messages age took from it that it had not acked."""
 
@@ -156,15 +177,48 @@ class TopicModel:
         )
 
     def due(self, name: str, place: Place) -> list[int]:
-        """What may be delivered of a partition, in the order of offsets; in strict order, one."""
+        """What may be delivered of a partition, in the order of offsets; in strict order, one: the
+        first that is not given up.
+        """
+        found = self._next(name, place)
+        spent = self.spent(name, place)
+        return [offset for offset in found if offset not in spent]
+
+    def spent(self, name: str, place: Place) -> list[int]:
+        """What is given up instead of being delivered: it has had all its attempts."""
+        items = self.groups[name].items[place]
+        return [o for o in self._next(name, place) if items[o].attempts >= ATTEMPTS_MAX]
+
+    def _next(self, name: str, place: Place) -> list[int]:
+        """What has its turn; in strict order also what follows those that are given up."""
         group = self.groups[name]
         items = group.items[place]
         found = [o for o, item in sorted(items.items()) if self.may_come(group, item)]
         if not group.strict:
             return found
-        in_flight = any(item.stage is Stage.OUT for item in items.values())
+        if any(item.stage is Stage.OUT for item in items.values()):
+            return []
+        turn = []
         following = self.acked(name, place) + 1
-        return [following] if following in found and not in_flight else []
+        while following in found or (following in items and items[following].stage is Stage.DONE):
+            if following in found:
+                turn.append(following)
+                if items[following].attempts < ATTEMPTS_MAX:
+                    break
+            following += 1
+        return turn
+
+    def give_up(self, name: str, place: Place, offset: int) -> None:
+        """A message has had all its attempts, and the last one was not settled."""
+        group = self.groups[name]
+        item = group.items[place][offset]
+        item.stage, item.delivery = Stage.DONE, None
+        group.letters.append(self._letter(place, offset, item, NEVER_SETTLED))
+
+    def _letter(self, place: Place, offset: int, item: Item, error: str) -> Letter:
+        log = self.logs[place]
+        id = None if offset in log.renamed else log.names[offset]
+        return Letter(place, offset, item.attempts, error, id)
 
     def deliver(self, delivery: Delivered, attempt: int, payload: int) -> None:
         """A message is delivered: it may be, and in this order."""
@@ -191,17 +245,18 @@ class TopicModel:
         strict = self.groups[delivery.group].strict
         return not strict and self.item(delivery).until <= self.now
 
-    def settle(self, delivery: Delivered, how: str, delay: int) -> None:
-        """Settle a delivery that is held."""
+    def settle(self, delivery: Delivered, how: str, delay: int, error: str = "") -> None:
+        """Settle a delivery that is held. The last attempt is not followed by another."""
         item = self.item(delivery)
         if how == "extend":
             item.until = self.now + delay
             return
         delivery.settled, item.delivery = True, None
-        if how in ("ack", "reject"):
+        last = how == "nack" and item.attempts >= ATTEMPTS_MAX
+        if how in ("ack", "reject") or last:
             item.stage = Stage.DONE
-            if how == "reject":
-                letter = (delivery.place, delivery.offset)
+            if how != "ack":
+                letter = self._letter(delivery.place, delivery.offset, item, error)
                 self.groups[delivery.group].letters.append(letter)
             return
         item.stage, item.until = Stage.WAITING, self.now + delay
@@ -237,13 +292,14 @@ class TopicModel:
 
     # --- move -------------------------------------------------------------------------------------
 
-    def seek(self, name: str, to: str | dict[Place, int]) -> int:
-        """Move a group; how many partitions that moves. All that was in flight there is void."""
-        moved = self.logs if isinstance(to, str) else to
+    def seek(self, name: str, to: str | int | dict[Place, int], *places: Place) -> int:
+        """Move a group, in these partitions or in all: to an end, a time, or offsets. How many that
+        moves. All that was in flight there is void.
+        """
+        moved = to if isinstance(to, dict) else places or self.logs
         for place in moved:
             log, items = self.logs[place], self.groups[name].items[place]
-            ends = {"earliest": log.first, "latest": log.last + 1}
-            following = ends[to] if isinstance(to, str) else to[place]
+            following = to[place] if isinstance(to, dict) else self._following(log, to)
             for offset, item in items.items():
                 below = offset < log.first
                 if below and to != "latest" and item.stage is not Stage.DONE:
@@ -252,6 +308,14 @@ class TopicModel:
                     done = below or offset < following
                     items[offset] = Item(Stage.DONE if done else Stage.NEW)
         return len(moved)
+
+    @staticmethod
+    def _following(log: Log, to: str | int) -> int:
+        """The first offset that is delivered after a move to an end, or to a time."""
+        if isinstance(to, str):
+            return {"earliest": log.first, "latest": log.last + 1}[to]
+        there = range(log.first, log.last + 1)
+        return min((o for o in there if log.published[o] >= to), default=log.last + 1)
 
     def purge(self, name: str) -> int:
         """Forget what a group gave up; how many letters that were."""
@@ -263,13 +327,17 @@ class TopicModel:
         """Give a group what it gave up; how many letters that were."""
         group = self.groups[name]
         letters, group.letters = group.letters, []
-        for place, offset in letters:
+        for letter in letters:
+            place, offset = letter.place, letter.offset
             item = group.items[place][offset]
             if item.stage is not Stage.DONE:
                 continue  # it comes in any case
             group.items[place][offset] = Item(Stage.WAITING)
             log = self.logs[place]
-            if offset < log.first:
+            if offset < log.first and offset not in log.given_back:
                 log.given_back.add(offset)
-                log.ids.setdefault(log.names[offset], offset)
+                if letter.id is None or log.ids.setdefault(letter.id, offset) != offset:
+                    log.renamed.add(offset)
+                else:
+                    log.renamed.discard(offset)
         return len(letters)

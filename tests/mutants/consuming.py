@@ -19,7 +19,7 @@ FENCED = """AND o.group_id = $1 AND o.partition_id = w.partition_id AND o.leased
 
 def fence(old: str, new: str) -> Edit:
     """A change of what PostgreSQL's one statement asks of a lease."""
-    return Edit("store/postgres.py", FENCED, FENCED.replace(old, new))
+    return Edit("store/postgres_leases.py", FENCED, FENCED.replace(old, new))
 
 
 LEASES = (
@@ -27,7 +27,7 @@ LEASES = (
         "a write of a group's place names owner, epoch and version",
         GROUPS,
         STEPWISE,
-        (Edit("store/leases.py", 'FENCE = ("leased_by", "epoch", "version")', "FENCE = ()"),),
+        (Edit("store/leases.py", "(*PLACE, *FENCE), MOVES", "PLACE, MOVES"),),
         ("test_settle.py::test_a_settle_after_the_lease_was_lost_is_refused_and_changes_nothing",),
     ),
     Mutant(
@@ -36,7 +36,11 @@ LEASES = (
         ("postgres",),
         (
             fence("o.leased_by = $2", "$2::bigint > 0"),
-            Edit("store/postgres.py", "AND o.epoch = w.epoch AND o.version = w.version\n", "\n"),
+            Edit(
+                "store/postgres_leases.py",
+                "AND o.epoch = w.epoch AND o.version = w.version\n",
+                "\n",
+            ),
         ),
         ("test_settle.py::test_a_settle_after_the_lease_was_lost_is_refused_and_changes_nothing",),
     ),
@@ -47,8 +51,8 @@ LEASES = (
         (
             Edit(
                 "store/leases.py",
-                'FENCE = ("leased_by", "epoch", "version")',
-                'FENCE = ("leased_by", "version")',
+                "(*PLACE, *FENCE), MOVES",
+                '(*PLACE, "leased_by", "version"), MOVES',
             ),
             Edit("subscriber/settling.py", "        and place.epoch == holding.epoch\n", ""),
         ),
@@ -71,8 +75,8 @@ LEASES = (
         (
             Edit(
                 "store/leases.py",
-                'FENCE = ("leased_by", "epoch", "version")',
-                'FENCE = ("leased_by", "epoch")',
+                "(*PLACE, *FENCE), MOVES",
+                "(*PLACE, *FENCE[:2]), MOVES",
             ),
         ),
         ("test_fences.py::test_a_redrive_before_a_write_of_the_owner_is_not_overwritten",),
@@ -104,7 +108,7 @@ LEASES = (
         ("postgres",),
         (
             Edit(
-                "store/postgres.py",
+                "store/postgres_leases.py",
                 "AND o.partition_id = w.partition_id AND EXISTS (SELECT FROM whole)\n",
                 "AND o.partition_id = w.partition_id"
                 " AND o.partition_id IN (SELECT partition_id FROM fenced)\n",
@@ -131,7 +135,7 @@ LEASES = (
         ("postgres",),
         (
             Edit(
-                "store/postgres.py",
+                "store/postgres_leases.py",
                 "yield from self._advance(member, changes, spans=(), find=None, sole=False)",
                 "yield from self._advance(member, changes, spans=(), find=None, sole=True)",
             ),
@@ -157,6 +161,31 @@ LEASES = (
         ALL,
         (Edit("store/leases.py", "    WHERE o.leased_by = 0\n", "    WHERE o.leased_by >= 0\n"),),
         ("test_fences.py::test_a_lease_that_is_not_free_any_more_is_not_taken",),
+    ),
+    Mutant(
+        "who frees a lease frees only its own",
+        GROUPS,
+        ALL,
+        (Edit("store/leases.py", 'keys = (*PLACE, "leased_by")', "keys = PLACE"),),
+        ("test_fences.py::test_a_lease_that_is_somebody_elses_is_not_freed",),
+    ),
+    Mutant(
+        "times are the database's, however this machine's clock is set",
+        GROUPS,
+        ALL,
+        (
+            Edit(
+                "subscriber/subscription.py",
+                "return self._told + round((time.monotonic() - self._at) * 1_000_000)",
+                "return time.time_ns() // 1000",
+            ),
+        ),
+        (
+            (
+                "test_regressions.py"
+                "::test_weakness_05_a_wrong_clock_steals_no_lease_and_delivers_nothing_early"
+            ),
+        ),
     ),
     Mutant(
         "who takes a lease is alive",
@@ -210,7 +239,7 @@ LEASES = (
         ("postgres",),
         (
             Edit(
-                "store/postgres.py",
+                "store/postgres_leases.py",
                 "WHERE s.id = ? AND s.expires_at > {now}\n            FOR UPDATE SKIP LOCKED",
                 "WHERE s.id = ?\n            FOR UPDATE SKIP LOCKED",
             ),
@@ -344,4 +373,165 @@ COLLECTING = (
     ),
 )
 
-GUARDS = (*LEASES, *COLLECTING)
+ISOLATED = (
+    Mutant(
+        "a seek moves the group that is named",
+        GROUPS,
+        ALL,
+        (
+            Edit(
+                "store/seeking.py",
+                'keys = ("group_id", "partition_id")',
+                'keys = ("partition_id",)',
+            ),
+        ),
+        ("test_seek.py::test_other_groups_and_topics_stay",),
+    ),
+    Mutant(
+        "a redrive takes the letters of the group that is named",
+        GROUPS,
+        ALL,
+        (
+            Edit(
+                "store/letters.py",
+                'where += " AND d.consumer_group = ?"',
+                'where += " AND (d.consumer_group = ? OR 1 = 1)"',
+            ),
+        ),
+        ("test_dead_letters.py::test_the_same_message_given_up_by_two_groups",),
+    ),
+    Mutant(
+        "a handle is of a letter of one time",
+        GROUPS,
+        ALL,
+        (
+            Edit(
+                "store/letters.py",
+                "source, tuple(HANDLE))",
+                "source, tuple(HANDLE)[:2])",
+            ),
+        ),
+        ("test_picking_letters.py::test_a_letter_at_the_same_place_of_another_time_is_another",),
+    ),
+    Mutant(
+        "a handle is of one letter of its partition",
+        GROUPS,
+        ALL,
+        (
+            Edit(
+                "store/letters.py",
+                "source, tuple(HANDLE))",
+                'source, ("partition_id",))',
+            ),
+        ),
+        ("test_picking_letters.py::test_what_failed_twice_has_two_handles",),
+    ),
+    Mutant(
+        "letters are of the topic that is named",
+        GROUPS,
+        ALL,
+        (
+            Edit(
+                "store/letters.py",
+                'where = "d.origin_topic = ?"',
+                'where = "(d.origin_topic = ? OR 1 = 1)"',
+            ),
+        ),
+        ("test_picking_letters.py::test_a_handle_is_of_its_topic_and_its_group",),
+    ),
+    Mutant(
+        "a letter gives back the headers that its message had",
+        GROUPS,
+        ALL,
+        (
+            Edit(
+                "store/letters.py",
+                "if name not in TOLD}",
+                'if not name.startswith("rowmq-")}',
+            ),
+        ),
+        ("test_dead_letters.py::test_headers_that_only_look_like_ours_are_the_messages_own",),
+    ),
+    Mutant(
+        "what was given back is kept until its group has acked it",
+        GROUPS,
+        ALL,
+        (
+            Edit(
+                "store/retention.py",
+                "WHERE g.topic = p.topic AND o.offset_acked < m.message_offset",
+                "WHERE g.topic = p.topic AND o.offset_acked < 0",
+            ),
+        ),
+        ("test_dead_letters.py::test_what_was_given_back_is_kept_until_it_is_acked",),
+    ),
+    Mutant(
+        "the place of who keeps its own books only moves forward",
+        GROUPS,
+        ALL,
+        (Edit("store/positions.py", 'forward = "t.offset_acked < w.acked"', 'forward = "1 = 1"'),),
+        ("test_positions.py::test_a_place_only_moves_forward",),
+    ),
+)
+
+GIVEN_BACK = (
+    Mutant(
+        "what others write to a place is not taken for a write of its owner",
+        GROUPS,
+        ALL,
+        (
+            Edit(
+                "store/leases.py",
+                '"t.version + 2"',
+                '"t.version + 1"',
+            ),
+        ),
+        (
+            "test_fences.py::test_of_two_who_settle_one_delivery_differently_one_is_told_that_it_has",
+        ),
+    ),
+    Mutant(
+        "what was given back is not as old as the log",
+        GROUPS,
+        ALL,
+        (
+            Edit(
+                "store/retention.py",
+                "progress.skip_to(span.last + 1, since=span.first)",
+                "progress.skip_to(span.last + 1)",
+            ),
+        ),
+        (
+            "test_rewriting.py::test_the_retention_of_what_is_older_leaves_it_alone",
+            "test_rewriting.py::test_what_is_in_flight_can_be_settled_after_the_retention",
+        ),
+    ),
+    Mutant(
+        "a log that is emptied keeps room for what was given back",
+        GROUPS,
+        ALL,
+        (
+            Edit(
+                "store/retention.py",
+                "AND NOT EXISTS (SELECT 1 FROM {messages} m WHERE m.partition_id = ?)",
+                "AND ? > 0",
+            ),
+        ),
+        ("test_rewriting.py::test_the_retention_of_what_is_older_leaves_it_alone",),
+    ),
+    Mutant(
+        "a letter is given back, edited, where there is room for it",
+        GROUPS,
+        ALL,
+        (
+            Edit(
+                "store/rewriting.py",
+                "if largest < len(edit.data):",
+                "if False:",
+            ),
+        ),
+        ("test_rewriting.py::test_a_log_that_is_emptied_before_it_is_given_back_has_room_for_it",),
+    ),
+)
+
+GUARDS = (*LEASES, *COLLECTING, *ISOLATED, *GIVEN_BACK)

@@ -8,13 +8,15 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["ALL", "SERVERS", "Area", "Edit", "Misfit", "Mutant", "apply", "place_of_test"]
+__all__ = ["ALL", "NONE", "SERVERS", "Area", "Edit", "Misfit", "Mutant", "apply", "place_of_test"]
 
 SOURCE = Path(__file__).parents[2] / "src"
-CONFORMANCE = Path(__file__).parents[1] / "conformance"
+TESTS = Path(__file__).parents[1]
 
 SERVERS = ("postgres", "mariadb")
 ALL = ("sqlite", *SERVERS)
+NONE = ("no database",)
+"""Where the tests are of no database, or choose one themselves."""
 
 
 class Misfit(Exception):
@@ -43,7 +45,7 @@ class Edit(NamedTuple):
 class Mutant(NamedTuple):
     """A guard, what turns it off, and on which databases which tests fail then.
 
-    Tests are named as `test_order.py::test_x`, below `tests/conformance`.
+    Tests are named as `test_order.py::test_x`, below `tests/conformance`, or with their folder.
     """
 
     guard: str
@@ -68,4 +70,4 @@ def apply(edits: Iterable[Edit], source: Path = SOURCE) -> dict[Path, str]:
 def place_of_test(name: str) -> tuple[Path, str]:
     """The file and the function of a test's name."""
     file, _, function = name.partition("::")
-    return CONFORMANCE / file, function
+    return TESTS / (file if "/" in file else f"conformance/{file}"), function

@@ -1,6 +1,6 @@
-"""The guards of schedules, of workers' transactions and of what Spark publishes."""
+"""The guards of schedules, of workers, of what Spark publishes, and of the lake."""
 
-from tests.mutants.mutant import ALL, SERVERS, Area, Edit, Mutant
+from tests.mutants.mutant import ALL, NONE, SERVERS, Area, Edit, Mutant
 
 __all__ = ["GUARDS"]
 
@@ -8,6 +8,11 @@ SCHEDULES = Area(
     "schedules", "test_schedules.py::test_a_tick_is_made_when_it_is_due_and_not_before"
 )
 WORKERS = Area("workers", "test_queue_settle.py::test_an_acked_job_is_completed")
+BUFFERS = Area("buffers", "unit/worker/test_buffer.py::test_what_has_no_order_is_begun_at_once")
+LAKE = Area(
+    "lake",
+    "spark/test_archive.py::test_a_pass_takes_a_limited_number_and_the_rest_follows",
+)
 STAGES = Area("stages", "test_staging.py::test_what_is_published_is_as_if_by_publish")
 
 AS_IT_WAS = Edit(
@@ -92,9 +97,32 @@ TICKS = (
         ),
         ("test_fences.py::test_who_puts_ticks_waits_for_another_configuration_of_them",),
     ),
+    Mutant(
+        "a tick that people have moved is found where it is",
+        SCHEDULES,
+        ALL,
+        (
+            Edit(
+                "store/ticks.py",
+                "return [*locked, *(yield from self._lock_there(moved))]",
+                "return [*locked, *moved[:0]]",
+            ),
+        ),
+        ("test_schedules_ticks.py::test_what_people_have_moved_is_withdrawn_and_replaced_as_well",),
+    ),
 )
 
 HANDLERS = (
+    Mutant(
+        "of one order, the next one waits until the one before is done",
+        BUFFERS,
+        NONE,
+        (Edit("worker/buffer.py", "elif order in parked:", "elif order in ():"),),
+        (
+            "unit/worker/test_buffer.py::test_of_one_key_the_next_waits_for_the_one_before",
+            "test_worker_order.py::test_one_key_one_at_a_time_in_order_and_keys_side_by_side",
+        ),
+    ),
     Mutant(
         "a transactional handler's ack is in its transaction",
         WORKERS,
@@ -156,4 +184,44 @@ STAGING = (
     ),
 )
 
-GUARDS = (*TICKS, *HANDLERS, *STAGING)
+IN_TURN = """        self.commit(snapshot, books, added, plan.ends)
+        letters = self.letter_topics()
+"""
+FOLLOWING = """        for topic, ends in plan.ends.items():
+            if topic not in letters:  # it may have become one just now
+                self.follow(topic, ends)
+"""
+
+ARCHIVING = (
+    Mutant(
+        "the lake has what its group has acked",
+        LAKE,
+        NONE,  # on SQLite, where the database does not matter
+        (
+            Edit(
+                "spark/pipelines/archiving/messages.py",
+                IN_TURN + FOLLOWING,
+                "        letters = self.letter_topics()\n"
+                + FOLLOWING
+                + "        self.commit(snapshot, books, added, plan.ends)\n",
+            ),
+        ),
+        ("spark/test_archive.py::test_a_death_between_any_two_steps_neither_repeats_nor_loses",),
+    ),
+    Mutant(
+        "whoever was overtaken adds nothing to the lake",
+        LAKE,
+        NONE,
+        (
+            Edit(
+                "spark/pipelines/lake.py",
+                "        snapshot.table.create_write_transaction(",
+                "        snapshot.table.update_incremental()\n"
+                "        snapshot.table.create_write_transaction(",
+            ),
+        ),
+        ("spark/test_archive.py::test_who_was_overtaken_changes_nothing",),
+    ),
+)
+
+GUARDS = (*TICKS, *HANDLERS, *STAGING, *ARCHIVING)

@@ -4,6 +4,8 @@ from tests.mutants.mutant import ALL, SERVERS, Area, Edit, Mutant
 
 __all__ = ["GUARDS"]
 
+STEPWISE = ("sqlite", "mariadb")
+
 QUEUES = Area("queues", "test_queue_settle.py::test_an_acked_job_is_completed")
 
 CLAIMS = (
@@ -104,11 +106,26 @@ CLAIMS = (
         (
             Edit(
                 "store/claims.py",
-                "if again and (jobs := (yield from self.load(token))):",
-                "if False and (jobs := (yield from self.load(token))):",
+                "if again and (jobs := (yield from self.load(token))) is not None:",
+                "if False and (jobs := (yield from self.load(token))) is not None:",
             ),
         ),
         ("test_queue_settle.py::test_a_claim_whose_answer_is_lost_gives_the_same_jobs",),
+    ),
+    Mutant(
+        "a claim that is repeated has nothing that was taken from it",
+        QUEUES,
+        ALL,
+        (
+            Edit(
+                "store/claims.py",
+                'return [job for job in jobs if marks[job.position] == "0"]',
+                "return [job for job in jobs if marks]",
+            ),
+        ),
+        (
+            "test_queue_claim.py::test_a_claim_that_is_repeated_has_nothing_that_people_took_from_it",
+        ),
     ),
 )
 
@@ -207,6 +224,13 @@ SETTLES = (
 
 PUTS = (
     Mutant(
+        "a put or a settle in a caller's transaction takes SQLite's write lock before it reads",
+        QUEUES,
+        ("sqlite",),
+        (Edit("store/queues.py", "if relaxed or not alone:", "if relaxed:"),),
+        ("test_guards.py::test_a_callers_plain_begin_takes_the_write_lock_before_jobs_are_read",),
+    ),
+    Mutant(
         "a put that is repeated finds its own jobs",
         QUEUES,
         SERVERS,
@@ -279,6 +303,22 @@ PUTS = (
         ),
     ),
     Mutant(
+        "who puts into a line comes behind those who did so within a tick of the clock",
+        QUEUES,
+        ("sqlite",),  # the clocks of others have microseconds
+        (
+            Edit(
+                "store/sqlite.py",
+                "(*values, *values))).rows:",
+                "(*values, *values))).rows and False:",
+            ),
+        ),
+        (
+            "test_queue_lines.py::test_a_line_is_in_the_order_of_puts_of_several_clients",
+            "test_queue_lines.py::test_a_line_is_in_the_order_of_puts_while_the_clock_stands_still",
+        ),
+    ),
+    Mutant(
         "a head that was claimed before stays in front",
         QUEUES,
         ALL,
@@ -287,7 +327,82 @@ PUTS = (
     ),
 )
 
+TIMES = (
+    Mutant(
+        "a delay begins at the database's time, however this machine's clock is set",
+        QUEUES,
+        STEPWISE,  # elsewhere, no time is ever on its way between the two
+        (
+            Edit(
+                "store/jobs.py",
+                "now + p.delay_us if p.at is None else p.at, now)",
+                # In milliseconds, as SQLite's clock: what is due now is so on the right clock, too.
+                '__import__("time").time_ns() // 10**6 * 1000 + p.delay_us if p.at is None '
+                "else p.at, now)",
+            ),
+        ),
+        (
+            (
+                "test_queue_regressions.py"
+                "::test_weakness_05_a_wrong_clock_steals_no_lock_and_claims_nothing_early"
+            ),
+        ),
+    ),
+    Mutant(
+        "an extension makes no lock shorter",
+        QUEUES,
+        ALL,
+        (
+            Edit(
+                "store/settles.py",
+                "WHERE token = ? AND locked_until < ?",
+                "WHERE token = ? AND (locked_until < ? OR 1 = 1)",
+            ),
+        ),
+        ("test_queue_limits.py::test_an_extension_never_shortens_what_a_permit_is_for",),
+    ),
+    Mutant(
+        "what is deleted from the archive is as old as was said",
+        QUEUES,
+        ALL,
+        (
+            Edit(
+                "store/archive.py",
+                "WHERE f.queue_id = ? AND f.finished_at <= ? <kinds>",
+                "WHERE f.queue_id = ? AND (f.finished_at <= ? OR 1 = 1) <kinds>",
+            ),
+        ),
+        ("test_queue_archive.py::test_prune_goes_by_age",),
+    ),
+)
+
 LIMITS = (
+    Mutant(
+        "a queue that is paused gives nothing",
+        QUEUES,
+        ALL,
+        (
+            Edit(
+                "store/claims.py",
+                "WHERE q.queue IN (<queues>) AND q.paused = 0",
+                "WHERE q.queue IN (<queues>)",
+            ),
+        ),
+        ("test_queue_limits.py::test_a_pause_stops_no_other_queue",),
+    ),
+    Mutant(
+        "a permit of a rate is in use for the whole period",
+        QUEUES,
+        ALL,
+        (
+            Edit(
+                "store/claims.py",
+                "(queue_id, RATE, number, now + found.period_us, 0, None)",
+                "(queue_id, RATE, number, now, 0, None)",
+            ),
+        ),
+        ("test_queue_limits.py::test_a_rate_is_kept_in_every_window",),
+    ),
     Mutant(
         "a permit is used by one at a time",
         QUEUES,
@@ -373,4 +488,95 @@ HOLDS = (
     ),
 )
 
-GUARDS = (*CLAIMS, *SETTLES, *PUTS, *LIMITS, *HOLDS)
+STEERING = (
+    Mutant(
+        "a job that was retried is told from what it was before: by receipts",
+        QUEUES,
+        ALL,
+        (
+            Edit(
+                "store/receipts.py",
+                "if jobs[receipt.job_id].due_at <= receipt.due_at]",
+                "if receipt.job_id in jobs]",
+            ),
+        ),
+        ("test_queue_receipts.py::test_who_was_late_is_told_so_of_a_job_that_was_retried",),
+    ),
+    Mutant(
+        "a job that was retried is told from what it was before: by settles",
+        QUEUES,
+        ALL,
+        (
+            Edit(
+                "store/settles.py",
+                "if kept[0][0] > settle.entry.due_at:",
+                "if False:",
+            ),
+            Edit(
+                "store/settles.py",
+                "AND j.due_at <= ? {as_now}",
+                "AND (j.due_at <= ? OR 1 = 1) {as_now}",
+            ),
+        ),
+        ("test_queue_receipts.py::test_who_was_late_is_told_so_of_a_job_that_was_retried",),
+    ),
+    Mutant(
+        "a job that was retried is due at another time than before",
+        QUEUES,
+        ALL,
+        (
+            Edit(
+                "store/archive.py",
+                "yield from self.jobs.set_due([(job.id, now) for job in chosen])",
+                "yield from ()",
+            ),
+        ),
+        (
+            "test_queue_finding.py::test_a_job_that_was_given_up_before_its_time_is_found_when_it_is_done",
+            "test_queue_receipts.py::test_who_was_late_is_told_so_of_a_job_that_was_retried",
+        ),
+    ),
+    Mutant(
+        "what people did is counted if its answer was lost",
+        QUEUES,
+        ALL,
+        (
+            Edit(
+                "queue/steering.py",
+                "done |= yield from self._arrived(sorted(missing))",
+                "yield from ()",
+            ),
+        ),
+        ("test_queue_steering.py::test_what_is_repeated_tells_what_the_first_try_did",),
+    ),
+    Mutant(
+        "what people did is counted only if it was done",
+        QUEUES,
+        ALL,
+        (
+            Edit(
+                "queue/steering.py",
+                "done |= yield from self._arrived(sorted(missing))",
+                "done |= missing",
+            ),
+        ),
+        ("test_queue_steering.py::test_a_repeat_counts_nothing_that_is_not_where_it_was_to_go",),
+    ),
+    Mutant(
+        "a row that is deleted goes, also if it was updated meanwhile",
+        QUEUES,
+        ("postgres",),
+        (
+            Edit(
+                "store/postgres.py",
+                "if len(keys) == 1:",
+                "if len(keys) == 0:",
+            ),
+        ),
+        (
+            "test_queue_steering.py::test_a_job_that_is_dropped_goes_though_its_row_is_being_changed",
+        ),
+    ),
+)
+
+GUARDS = (*CLAIMS, *SETTLES, *PUTS, *TIMES, *LIMITS, *HOLDS, *STEERING)

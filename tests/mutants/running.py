@@ -14,17 +14,29 @@ from enum import Enum
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.mutants.mutant import SOURCE, Mutant, apply
+from tests.mutants.mutant import NONE, SOURCE, Mutant, apply, place_of_test
 
-__all__ = ["Run", "Verdict", "copied_source", "passing", "try_mutant"]
+__all__ = [
+    "Failure",
+    "Run",
+    "Verdict",
+    "copied_source",
+    "first_failure",
+    "is_of_the_guard",
+    "passing",
+    "try_mutant",
+]
 
 ROOT = SOURCE.parent
 
 TEST_SECONDS = 120
 RUN_SECONDS = 600
-"""How long a test, and all that is run for one mutant, may take. What lasts longer hangs, which is
-a way to fail; who is killed so is told apart.
+"""How long a test, and all that is run for one mutant, may take. What lasts longer hangs: that may
+be for any reason, and a test should rather say what is wrong.
 """
+
+COLUMNS_MAX = 2_000
+"""The width of what pytest says: what is longer is cut, and what failed with it."""
 
 PASSED, FAILED = 0, 1
 """What pytest ends with when all tests were run."""
@@ -36,6 +48,8 @@ class Verdict(Enum):
     KILLED = "killed"
     SURVIVED = "survived"
     BROKEN = "breaks ordinary use"
+    HANGS = "hangs"
+    OTHER = "fails for another reason"
     UNTRIED = "could not be tried"
 
 
@@ -47,6 +61,8 @@ class Run(NamedTuple):
     verdict: Verdict
     by: str
     """The test that failed first; or what else there is to tell."""
+    reason: str
+    """How it failed."""
     seconds: float
 
 
@@ -68,17 +84,22 @@ def try_mutant(mutant: Mutant, database: str) -> Run:
     with copied_source(apply(mutant.edits)) as source:
         code, said = run_tests(source, names, database)
     failed = first_failure(said)
+    verdict = verdict_of(mutant, code, failed)
+    by, reason = (said[-2_000:] if code else "", "") if failed is None else failed
+    return Run(mutant, database, verdict, by, reason, time.monotonic() - began)
+
+
+def verdict_of(mutant: Mutant, code: int | None, failed: "Failure | None") -> Verdict:
+    """What became of a mutant, of how pytest ended and which test failed first."""
     if code == PASSED:
-        verdict, by = Verdict.SURVIVED, ""
-    elif failed is None and code is None:
-        verdict, by = Verdict.KILLED, "a test that hangs"
-    elif failed is None:
-        verdict, by = Verdict.UNTRIED, said[-2_000:]
-    elif mutant.area.ordinary.partition("::")[2] == failed.partition("[")[0]:
-        verdict, by = Verdict.BROKEN, failed
-    else:
-        verdict, by = Verdict.KILLED, failed
-    return Run(mutant, database, verdict, by, time.monotonic() - began)
+        return Verdict.SURVIVED
+    if failed is None:
+        return Verdict.HANGS if code is None else Verdict.UNTRIED
+    if mutant.area.ordinary.partition("::")[2] == failed.test.partition("[")[0]:
+        return Verdict.BROKEN
+    if failed.reason.startswith(TIMEOUT):
+        return Verdict.HANGS
+    return Verdict.KILLED if is_of_the_guard(failed.reason) else Verdict.OTHER
 
 
 def passing(mutants: Sequence[Mutant], database: str) -> str:
@@ -103,9 +124,11 @@ def run_tests(
     ended, and what it said.
     """
     command = [sys.executable, "-c", IMPORTED.format(source=str(source)), "-x", "-q", "--tb=no"]
-    command += ["-p", "no:cacheprovider", "-o", f"timeout={TEST_SECONDS}", "-k", database]
-    command += [f"tests/conformance/{name}" for name in names]
+    command += ["-p", "no:cacheprovider", "-o", f"timeout={TEST_SECONDS}"]
+    command += [] if database in NONE else ["-k", database]
+    command += ["{}::{}".format(*place_of_test(name)) for name in names]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join((str(source), str(ROOT)))}
+    environment["COLUMNS"] = str(COLUMNS_MAX)
     with subprocess.Popen(
         command,
         cwd=ROOT,
@@ -139,7 +162,31 @@ sys.exit(pytest.main(sys.argv[1:]))
 """Runs pytest, once it is sure that what is tested is the copy."""
 
 
-def first_failure(said: str) -> str | None:
-    """The name of the test that failed first, if one did."""
-    found = re.search(r"^FAILED \S+?::(\S+)", said, re.MULTILINE)
-    return None if found is None else found[1]
+class Failure(NamedTuple):
+    """A test that failed, and how."""
+
+    test: str
+    reason: str
+
+
+TIMEOUT = "Failed: Timeout"
+
+OF_ANOTHER_REASON = re.compile(
+    r"^(Import|ModuleNotFound|Syntax|Indentation|Name|UnboundLocal)Error"
+    r"|syntax error|error in your SQL syntax|no such (column|table|function)"
+    r"|(column|relation|function|table) \S+ does not exist|Unknown column"
+    r"|number of (bindings|parameters)|could not determine data type|LIKE pattern",
+    re.IGNORECASE,
+)
+"""What is told of code, or of SQL, that was broken by the change: that kills nobody."""
+
+
+def first_failure(said: str) -> Failure | None:
+    """The test that failed first, if one did."""
+    found = re.search(r"^FAILED \S+?::(.+?)(?: - (.*))?$", said, re.MULTILINE)
+    return None if found is None else Failure(found[1], found[2] or "")
+
+
+def is_of_the_guard(reason: str) -> bool:
+    """Whether a test failed for what the guard is there for, and not for code that does not run."""
+    return OF_ANOTHER_REASON.search(reason) is None

@@ -76,11 +76,13 @@ def _newest(root: Path, folders: Sequence[str], name: str) -> Path | None:
     )
 
 
+# PulseAudio's libraries name the folder of their private ones as it is on an installed system.
+LIBRARY_FOLDERS = ("usr/lib/*-linux-*", "lib/*-linux-*", "usr/lib/*-linux-*/pulseaudio")
+
+
 def library_folders(root: Path) -> list[Path]:
     """Where Debian packages put shared libraries, below an unpacked root."""
-    return [
-        path for pattern in ("usr/lib/*-linux-*", "lib/*-linux-*") for path in root.glob(pattern)
-    ]
+    return [path for pattern in LIBRARY_FOLDERS for path in root.glob(pattern)]
 
 
 def unpack(*names: str) -> Path:

@@ -21,12 +21,14 @@ from rich.progress import track
 from rich.table import Table
 
 from tests.databases import NAMES, Databases
+from tests.simulation.plans import plan_of
 from tests.simulation.scenario import Played, run_script, script_of
 from tests.simulation.shorten import TRIES_MAX, shorten
 from tests.simulation.world import Fault, Script, Turn
+from tests.verdicts import Simulated, write
 
 TOLD_TURNS = 40
-SEEDS = {"sqlite": 1_000}
+SEEDS = {"sqlite": 2_000}
 SEEDS_OF_SERVERS = 200
 
 MEMORY = Path("/dev/shm")  # noqa: S108 - a folder of its own is made there
@@ -44,6 +46,7 @@ def main() -> None:
     for tally in tallies:
         table.add_row(*tally.row())
     console.print(table)
+    write(options.json, [tally.facts() for tally in tallies], {t.name: t.version for t in tallies})
     sys.exit(1 if any(tally.failed for tally in tallies) else 0)
 
 
@@ -68,6 +71,7 @@ class Tally:
 
     def __init__(self, name: str, databases: Databases, tries: int) -> None:
         self.name = name
+        self.version = databases.get(name).version
         self.failed = 0
         """How many seeds break a rule."""
         self._databases = databases
@@ -103,7 +107,7 @@ class Tally:
         def fails(shorter: Script) -> bool:
             return bool(self._run(shorter).violations)
 
-        yield f"Seed {script.seed} on {self.name} breaks rules:"
+        yield f"Seed {script.seed} on {self.name} breaks rules: {plan_of(script.seed)}"
         yield from (f"  {rule}: {story}" for rule, story in played.violations[:10])
         shortened = shorten(script, fails, len(played.turns), self._tries)
         again = self._run(shortened)
@@ -112,6 +116,11 @@ class Tally:
         yield from (f"  {turn}" for turn in told(again.turns))
         yield f"Again: make simulate DATABASE={self.name} ONLY={script.seed}"
         yield ""
+
+    def facts(self) -> Simulated:
+        faults = {fault.value: self._faults[fault] for fault in Fault}
+        counts = (self._seeds, self._turns, self._messages)
+        return Simulated(self.name, *counts, faults, self._seconds, dict(self._broken))
 
     def row(self) -> tuple[str, ...]:
         faults = "\n".join(
@@ -141,10 +150,13 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m tests.simulation", description="Runs of many seeds, and a verdict."
     )
-    parser.add_argument("--seeds", type=int, help="how many; by default, 1,000 or 200")
+    parser.add_argument(
+        "--seeds", type=int, help="how many; by default, 2,000 on SQLite and 200 on a server"
+    )
     parser.add_argument("--first", type=int, default=0, help="the first one")
     parser.add_argument("--only", type=int, action="append", help="this one; may be given again")
     parser.add_argument("--database", action="append", choices=NAMES, help="may be given again")
+    parser.add_argument("--json", metavar="FILE", default="", help="write what came of it")
     parser.add_argument(
         "--tries", type=int, default=TRIES_MAX, help="how often a seed that fails is played shorter"
     )

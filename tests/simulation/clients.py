@@ -16,13 +16,13 @@ import msgspec
 import rowmq
 from rowmq.drivers.base import SyncDriver, take_steps
 from rowmq.engine import Options, open_engine
-from rowmq.errors import Closed, RowMQError, UnknownGroup
+from rowmq.errors import Closed, ConnectionLost, RowMQError, UnknownGroup
 from rowmq.subscriber import subscriber
 from rowmq.subscriber.flavours import Threads, pause_before
 from rowmq.subscriber.subscription import Subscription
 from tests.databases import Database, MySQLDatabase, SQLiteDatabase
-from tests.simulation.sessions import NOW, ServerSession, SQLiteFileSession
-from tests.simulation.world import Process, World
+from tests.simulation.sessions import BROKEN, NOW, ServerSession, SQLiteFileSession
+from tests.simulation.world import CONNECT, Fault, Process, World
 
 __all__ = ["connect", "in_world"]
 
@@ -60,7 +60,9 @@ def wrap_sessions(process: Process, database: Database, driver: SyncDriver) -> N
     open_session = pool.open_session
 
     def open_simulated() -> Any:
-        process.world.turn("connect")
+        if process.world.turn(CONNECT) is Fault.LOST:
+            process.world.befallen[Fault.LOST] += 1
+            raise ConnectionLost(BROKEN)
         inner = open_session()
         if isinstance(database, SQLiteDatabase):
             return SQLiteFileSession(process, inner)

@@ -3,7 +3,8 @@
 Every operation has a beginning and an end on one line of time: the number of a step in the
 simulator, nanoseconds of the machine's clock where processes are at work. It happened somewhere in
 between; of one without an end, whoever asked for it has died. What is published, put or ticked
-carries a *mark* that nothing else has, as its payload.
+carries a *mark* that nothing else has, as its payload. Where fields have a default, that says that
+nobody has written it down, and what can be known without it is judged.
 
 A history is only told here. Whether it is a good one, `rules` say.
 """
@@ -24,25 +25,29 @@ __all__ = [
     "History",
     "Job",
     "JobSettled",
+    "Letter",
     "Outcome",
     "Partition",
     "Place",
     "Progress",
+    "Pruned",
     "Published",
     "Put",
+    "Redriven",
     "Settled",
+    "Sought",
     "Stored",
     "Tick",
 ]
 
 
 class Outcome(Enum):
-    """What came of an operation, as far as whoever asked for it knows."""
+    """What came of an operation, as far as whoever asked for it knows, or whoever looks on."""
 
     OK = "it happened"
     REFUSED = "it changed nothing: the lease, or the lock, was somebody else's by then"
     FAILED = "it changed nothing"
-    UNKNOWN = "it may have happened: no answer came"
+    UNKNOWN = "it may have happened: no answer came, and nobody saw"
 
     @property
     def possible(self) -> bool:
@@ -63,10 +68,11 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Partition(NamedTuple):
-    """Where messages have an order: a topic and a key."""
+    """Where messages have an order: a topic and a key; without one, a shard."""
 
     topic: str
     key: str | None
+    shard: int = 0
 
 
 class Place(NamedTuple):
@@ -84,6 +90,8 @@ class Published(Event, frozen=True, kw_only=True):
     outcome: Outcome
     offset: int | None = None
     """Where it is, if that was answered."""
+    duplicate: bool = False
+    """Whether the answer was that it was there already."""
 
 
 class Delivered(Event, frozen=True, kw_only=True):
@@ -94,6 +102,10 @@ class Delivered(Event, frozen=True, kw_only=True):
     mark: str
     epoch: int
     attempt: int = 1
+    number: int = 0
+    """Its place among all deliveries, in the order in which they were handed out."""
+    until: int = 0
+    """Until when it is invisible to others, at least, by the database's clock."""
 
 
 class Settled(Event, frozen=True, kw_only=True):
@@ -105,11 +117,30 @@ class Settled(Event, frozen=True, kw_only=True):
     kind: str
     outcome: Outcome
     attempt: int = 1
+    number: int = 0
+    """That of the delivery."""
 
     @property
     def ends(self) -> bool:
         """Whether it says that the message is done with."""
         return self.kind in ("ack", "reject")
+
+
+class Redriven(Event, frozen=True, kw_only=True):
+    """The dead letters of a group were given back to it, or were to be."""
+
+    topic: str
+    group: str
+    outcome: Outcome
+
+
+class Sought(Event, frozen=True, kw_only=True):
+    """A group was set back, in a partition, or was to be; never to behind what it had done."""
+
+    place: Place
+    offset: int
+    """What it is given next."""
+    outcome: Outcome
 
 
 class Put(Event, frozen=True, kw_only=True):
@@ -119,6 +150,19 @@ class Put(Event, frozen=True, kw_only=True):
     mark: str
     outcome: Outcome
     key: str | None = None
+    line: str | None = None
+    """Its ordering key."""
+    replaces: bool = True
+    """Whether it may have taken the place of a job with its key."""
+    ignored: bool = False
+    """Whether the answer was that there is a job with its key."""
+
+
+class Pruned(Event, frozen=True, kw_only=True):
+    """Completed jobs of a queue were deleted, or were to be."""
+
+    queue: str
+    outcome: Outcome
 
 
 class Claimed(Event, frozen=True, kw_only=True):
@@ -177,6 +221,14 @@ class Progress(NamedTuple):
         return offset <= self.done or offset in self.more
 
 
+class Letter(NamedTuple):
+    """A dead letter, and where its message stood."""
+
+    place: Place
+    offset: int
+    mark: str
+
+
 class Job(NamedTuple):
     """A job that is in the database, in whatever state."""
 
@@ -207,7 +259,10 @@ class Final(msgspec.Struct, frozen=True, kw_only=True):
     """What is in the database when all is done."""
 
     messages: tuple[Stored, ...] = ()
+    begins: dict[Partition, int] = {}
+    """The first offset of each log: garbage collection has let go of what was before."""
     progress: tuple[Progress, ...] = ()
+    letters: tuple[Letter, ...] = ()
     jobs: tuple[Job, ...] = ()
     ticks: tuple[Tick, ...] = ()
     due: tuple[tuple[str, int], ...] = ()
@@ -218,6 +273,8 @@ class Final(msgspec.Struct, frozen=True, kw_only=True):
     """By queue: what RowMQ says how many jobs are in each state."""
     lags: dict[tuple[str, str], int] = {}
     """By topic and group: what RowMQ says how many messages are not done."""
+    rests: dict[str, int] = {}
+    """Rows that only what is alive needs, or that belong to nothing, by what they are."""
 
 
 E = TypeVar("E", bound=Event)
@@ -232,6 +289,10 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
     """Groups in which a message is handled when all before it are done."""
     transactional: frozenset[str] = frozenset()
     """Groups and queues whose handlers write an effect in the transaction of their ack."""
+    clocks: tuple[int, ...] = ()
+    """What the database's clock showed at each step, where time is counted in steps."""
+    limits: dict[str, int] = {}
+    """How many jobs of a queue may be claimed at a time."""
 
     def of(self, kind: type[E]) -> Iterator[E]:
         """The events of a kind, in the order in which they began."""

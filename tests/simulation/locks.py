@@ -1,8 +1,9 @@
 """Who waits for whose lock, as a server says: nobody waits for an answer that cannot come yet.
 
 What a server caches is of no use here. InnoDB renews its table of transactions only when nobody has
-looked at it for a tenth of a second, so who asks more often never learns anything new; its status
-is made anew each time.
+looked at it for a tenth of a second, so who asks more often never learns anything new. Its
+status is made anew each time. On MySQL that leaves out who has not written anything yet; they are
+in a table of waits, which takes some of the others for one another.
 
 When a transaction of PostgreSQL's ends, all who have waited for it wake up at once, and race. So
 that a seed does the same each time, a process of the server that waits is stopped, and goes on when
@@ -67,7 +68,7 @@ class PostgresLocks:
         self._connection.close()
 
 
-class MySQLLocks:
+class MariaDBLocks:
     """As InnoDB says, which ends by itself, and at once, who waits in a circle."""
 
     def __init__(self, database: MySQLDatabase) -> None:
@@ -98,13 +99,28 @@ class MySQLLocks:
         self._connection.close()
 
 
+class MySQLLocks(MariaDBLocks):
+    """As InnoDB and, of transactions that have not written anything yet, MySQL's own table say."""
+
+    def waiting(self) -> dict[int, set[int]]:
+        writers = super().waiting()
+        self._cursor.execute(READERS_WAITING)
+        return writers | {number: set() for (number,) in self._cursor.fetchall()}
+
+
 def locks_of(database: Database) -> Locks:
     """The locks of a server."""
     if isinstance(database, MySQLDatabase):
-        return MySQLLocks(database)
+        return (MySQLLocks if database.name == "mysql" else MariaDBLocks)(database)
     return PostgresLocks(database.url)
 
 
 THREAD = re.compile(r"\n(?:MariaDB|MySQL) thread id (\d+),")
+
+# Who has not written anything yet has a number beyond those of all transactions that have.
+READERS_WAITING = """
+    SELECT t.processlist_id FROM performance_schema.data_lock_waits w
+    JOIN performance_schema.threads t ON t.thread_id = w.requesting_thread_id
+    WHERE w.requesting_engine_transaction_id >= 1 << 48"""
 
 WAITING = "SELECT pid, pg_blocking_pids(pid) FROM pg_locks WHERE NOT granted"

@@ -1,6 +1,6 @@
 """What is in the database when a run is over, and what is left to do before that."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import Any
 
@@ -8,7 +8,17 @@ import rowmq
 from rowmq.cron.options import FIRE_AT_HEADER, SCHEDULE_HEADER
 from rowmq.times import to_micros
 from tests.databases import Database
-from tests.simulation.history import Effect, Final, Job, Partition, Place, Progress, Stored, Tick
+from tests.simulation.history import (
+    Effect,
+    Final,
+    Job,
+    Letter,
+    Partition,
+    Place,
+    Progress,
+    Stored,
+    Tick,
+)
 
 __all__ = [
     "GROUPS",
@@ -38,6 +48,25 @@ EFFECT_IDS = {
 
 ALL = 10_000
 
+RESTS = {
+    "jobs that can be claimed": "SELECT COUNT(*) FROM rowmq_ready",
+    "keys": "SELECT COUNT(*) FROM rowmq_job_keys",
+    "lines": "SELECT COUNT(*) FROM rowmq_lines",
+    "jobs in lines": "SELECT COUNT(*) FROM rowmq_waiting",
+    "ranges above a watermark": "SELECT COUNT(*) FROM rowmq_delivery_state",
+    "jobs that are nowhere": """
+        SELECT COUNT(*) FROM rowmq_jobs j
+        WHERE NOT EXISTS (SELECT 1 FROM rowmq_completed c WHERE c.job_id = j.id)
+          AND NOT EXISTS (SELECT 1 FROM rowmq_failed f WHERE f.job_id = j.id)""",
+    "completed ones without a job": """
+        SELECT COUNT(*) FROM rowmq_completed c
+        WHERE NOT EXISTS (SELECT 1 FROM rowmq_jobs j WHERE j.id = c.job_id)""",
+    "failed ones without a job": """
+        SELECT COUNT(*) FROM rowmq_failed f
+        WHERE NOT EXISTS (SELECT 1 FROM rowmq_jobs j WHERE j.id = f.job_id)""",
+}
+"""What must be empty when all is done: asked for not by RowMQ, which may not find what it lost."""
+
 
 def make_effects(database: Database) -> None:
     """A table, empty, for what transactional handlers write."""
@@ -66,12 +95,19 @@ def look(database: Database, mq: rowmq.RowMQ) -> Final:
         for job in [*queue.live(limit=ALL), *queue.archive(limit=ALL)]
     ]
     effects = database.execute("SELECT owner, mark FROM simulated_effects ORDER BY id")
+    letters = tuple(
+        Letter(Place(letter.group, partition_of(letter.message)), letter.offset, payload)
+        for letter in mq.dead_letters(TOPIC, limit=ALL)
+        for payload in [str(letter.message.payload)]
+    )
     return Final(
         messages=tuple(
-            Stored(Partition(TOPIC, message.key), message.offset, message.payload)
+            Stored(partition_of(message), message.offset, message.payload)
             for message in mq.read(TOPIC, limit=ALL)
         ),
-        progress=tuple(progress(mq)),
+        begins={partition_of(info): info.first_offset for info in mq.partitions(TOPIC)},
+        progress=tuple(progress(mq, letters)),
+        letters=letters,
         jobs=tuple(Job(job.queue, job.id, mark_of(job), job.state.value, job.key) for job in jobs),
         ticks=tuple(
             Tick(job.headers[SCHEDULE_HEADER], fire_at(job), job.id)
@@ -81,18 +117,30 @@ def look(database: Database, mq: rowmq.RowMQ) -> Final:
         effects=tuple(Effect(owner, mark) for owner, mark in effects),
         counts={name: mq.queue(name).counts() for name in (MAIL, TICKS)},
         lags={(TOPIC, group): sum(info.lag for info in mq.lag(TOPIC, group)) for group in GROUPS},
+        rests={
+            what: count for what, sql in RESTS.items() for ((count,),) in [database.execute(sql)]
+        }
+        | {"copies of letters, too many or too few": copies(mq) - len(letters)},
     )
 
 
-def progress(mq: rowmq.RowMQ) -> Iterator[Progress]:
+def copies(mq: rowmq.RowMQ) -> int:
+    """How many messages there are in the dead-letter topic."""
+    return len(mq.read(f"{TOPIC}_dlq", limit=ALL))
+
+
+def partition_of(what: Any) -> Partition:
+    return Partition(TOPIC, what.key, what.shard)
+
+
+def progress(mq: rowmq.RowMQ, letters: Iterable[Letter]) -> Iterator[Progress]:
     """How far each group is in each partition."""
     dead: dict[Place, set[int]] = {}
-    for letter in mq.dead_letters(TOPIC, limit=ALL):
-        place = Place(letter.group, Partition(TOPIC, letter.message.key))
-        dead.setdefault(place, set()).add(letter.offset)
+    for letter in letters:
+        dead.setdefault(letter.place, set()).add(letter.offset)
     for group in GROUPS:
         for info in mq.lag(TOPIC, group):
-            place = Place(group, Partition(TOPIC, info.key))
+            place = Place(group, partition_of(info))
             yield Progress(place, 0, info.offset_acked, dead=frozenset(dead.get(place, ())))
 
 

@@ -5,25 +5,47 @@ it holds. `check` asks all of them. Where it cannot be known whether something h
 allowed: a rule speaks up only where no order of events explains what was seen.
 """
 
-import itertools
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable, Iterable, Iterator
+from itertools import pairwise
+from typing import NamedTuple, TypeVar
 
 from tests.simulation.history import (
     Claimed,
     Delivered,
+    Effect,
     History,
-    JobSettled,
     Outcome,
     Partition,
     Place,
-    Progress,
     Published,
-    Put,
+    Redriven,
     Settled,
+    Sought,
     Stored,
+)
+from tests.simulation.job_rules import (
+    a_key_has_one_live_job,
+    doubled,
+    invented_jobs,
+    jobs_end_as_they_were_settled,
+    late_settles_of_jobs,
+    limits_are_kept,
+    lines_are_kept,
+    locks_of_two,
+    lost_jobs,
+    maybe_pruned,
+    refused_without_reason,
+)
+from tests.simulation.lookups import (
+    asked_for,
+    by_place,
+    clocks_of,
+    first_of_each,
+    grouped,
+    messages_of,
+    reopenings,
+    sure_and_possible_acks,
 )
 
 __all__ = ["RULES", "Rule", "Violation", "check"]
@@ -52,77 +74,51 @@ def check(history: History) -> list[Violation]:
 
 
 def nothing_is_lost(history: History) -> Iterator[str]:
-    """What was published or put, and answered for, is there, and where the answer said."""
-    stored = {message.mark: message for message in history.final.messages}
+    """What was published or put, and answered for, is there, and where the answer said; but for
+    what garbage collection or pruning have taken when it was done.
+    """
+    stored = grouped(messages_of(history), lambda message: message.mark)
     for published in history.of(Published):
         if published.outcome is not Outcome.OK:
             continue
-        found = stored.get(published.mark)
-        if found is None:
+        found = [message[:2] for message in stored.get(published.mark, ())]
+        told = (published.partition, published.offset)
+        if not found:
             yield f"{published.mark} was published to {published.partition}, and is gone"
-        elif (found.partition, found.offset) != (published.partition, published.offset):
-            told = (published.partition, published.offset)
-            yield f"{published.mark} is at {found[:2]}, and was said to be at {told}"
-    there = {job.mark for job in history.final.jobs}
-    puts = list(history.of(Put))
-    for put in puts:
-        if put.outcome is Outcome.OK and put.mark not in there and not replaced(put, puts):
-            yield f"{put.mark} was put into {put.queue}, and is gone"
-
-
-def replaced(put: Put, puts: Iterable[Put]) -> bool:
-    """Whether another offer under the same key may have come after one."""
-    return put.key is not None and any(
-        (other.queue, other.key) == (put.queue, put.key)
-        and other is not put
-        and other.outcome.possible
-        and not other.before(put)
-        for other in puts
-    )
+        elif published.offset is not None and told not in found:
+            yield f"{published.mark} is at {found[0]}, and was said to be at {told}"
+    yield from lost_jobs(history)
 
 
 def nothing_is_invented(history: History) -> Iterator[str]:
     """What is there, or was handed out, somebody published or put; and each is there once."""
-    published = {event.mark: event for event in history.of(Published)}
-    for message in history.final.messages:
-        source = published.get(message.mark)
-        if source is None or not source.outcome.possible:
+    published = {event.mark for event in history.of(Published) if event.outcome.possible}
+    messages = messages_of(history)
+    for message in messages:
+        if message.mark not in published:
             yield f"{message.mark} is at {message[:2]}, and nobody published it"
-    yield from doubled(Counter(message.mark for message in history.final.messages))
-    places = Counter((message.partition, message.offset) for message in history.final.messages)
-    yield from doubled(places)
-    stored = {(m.partition, m.offset): m.mark for m in history.final.messages}
+    # A publish that is tried again may find that what it has published was collected by then.
+    begins = history.final.begins
+    kept = [m for m in messages if m.offset >= begins.get(m.partition, 0)]
+    yield from doubled(Counter(message.mark for message in kept))
+    yield from doubled(Counter(message[:2] for message in messages))
+    stored = {message[:2]: message.mark for message in messages}
     for delivered in history.of(Delivered):
         where = (delivered.place.partition, delivered.offset)
         if stored.get(where) != delivered.mark:
             yield f"{delivered.mark} was delivered from {where}, where it is not"
-    put = {event.mark for event in history.of(Put) if event.outcome.possible}
-    ticked = {tick.job for tick in history.final.ticks}
-    for job in history.final.jobs:
-        if job.mark not in put and job.id not in ticked:
-            yield f"job {job.id} of {job.queue} is there, and nobody put {job.mark}"
-    yield from doubled(Counter(job.mark for job in history.final.jobs if job.mark in put))
-    known = {job.id for job in history.final.jobs}
-    puts = list(history.of(Put))
-    for claimed in history.of(Claimed):
-        if claimed.job not in known and not updated_after(claimed, puts):
-            yield f"job {claimed.job} of {claimed.queue} was claimed, and there is none"
+    for letter in history.final.letters:
+        where = (letter.place.partition, letter.offset)
+        if stored.get(where) != letter.mark:
+            yield f"{letter.mark} is a dead letter of {where}, where it is not"
+    yield from invented_jobs(history)
 
 
-def updated_after(claimed: Claimed, puts: Iterable[Put]) -> bool:
-    """Whether the job of a claim may have been offered anew: then another one has its place."""
-    return claimed.key is not None and any(
-        (put.queue, put.key) == (claimed.queue, claimed.key)
-        and put.outcome.possible
-        and not put.before(claimed)
-        for put in puts
-    )
-
-
-def doubled(counted: Counter[Any]) -> Iterator[str]:
-    for what, times in counted.items():
-        if times > 1:
-            yield f"{what} is there {times} times"
+def nothing_is_left_behind(history: History) -> Iterator[str]:
+    """When all is done, no row is there that only what is alive needs, or that has no job."""
+    for what, count in history.final.rests.items():
+        if count:
+            yield f"{count} {what} are left"
 
 
 def counts_add_up(history: History) -> Iterator[str]:
@@ -156,6 +152,7 @@ def everything_is_handled_at_least_once(history: History) -> Iterator[str]:
             elif not progress.is_done(message.offset):
                 yield f"{message.mark} was never done with by {progress.place.group}"
     yield from missing_places(history)
+    yield from not_again(history)
     claimed = {event.job for event in history.of(Claimed)}
     for job in history.final.jobs:
         if job.id not in claimed:
@@ -168,15 +165,38 @@ def missing_places(history: History) -> Iterator[str]:
     """The partitions of its topic that a group knows nothing of."""
     known = {progress.place for progress in history.final.progress}
     groups = {(place.partition.topic, place.group) for place in known}
-    for partition in {message.partition for message in history.final.messages}:
+    for partition in {message.partition for message in messages_of(history)}:
         for topic, group in groups:
             if topic == partition.topic and Place(group, partition) not in known:
                 yield f"{group} has no place in {partition}"
 
 
+def not_again(history: History) -> Iterator[str]:
+    """What a group was set back to, or given back, and was not given again."""
+    messages = grouped(messages_of(history), lambda message: message.partition)
+    deliveries = by_place(history.of(Delivered))
+    for sought in history.of(Sought):
+        if sought.outcome is not Outcome.OK or is_doubtful(history, sought):
+            continue
+        place = sought.place
+        again = {e.offset for e in deliveries.get(place, ()) if not e.before(sought)}
+        for message in messages.get(place.partition, ()):
+            if message.offset >= sought.offset and message.offset not in again:
+                yield f"{message.mark} was not delivered to {place.group} again, which was set back"
+
+
+def is_doubtful(history: History, sought: Sought) -> bool:
+    """Whether another seek may have taken effect after one, of which nobody knows where it was."""
+    return any(
+        other.place == sought.place and other.outcome is Outcome.UNKNOWN and other.ended is None
+        for other in history.of(Sought)
+    )
+
+
 def nobody_owns_what_another_owns(history: History) -> Iterator[str]:
-    """A lease, and a lock, has one owner at a time."""
+    """A lease, and a lock, has one owner at a time; and what was handed out is invisible."""
     yield from leases_of_two(history)
+    yield from handed_out_twice(history)
     yield from locks_of_two(history)
 
 
@@ -192,82 +212,74 @@ def leases_of_two(history: History) -> Iterator[str]:
                 yield f"{late.actor} was given {late.mark} of {place}, which others owned by then"
 
 
-def locks_of_two(history: History) -> Iterator[str]:
-    puts = list(history.of(Put))
-    settles: dict[int, list[JobSettled]] = defaultdict(list)
-    for settle in history.of(JobSettled):
-        settles[settle.job].append(settle)
-    for job, claims in by_job(history.of(Claimed)).items():
-        for one, other in itertools.combinations(claims, 2):
-            follows = partial(may_follow, settles=settles[job], puts=puts)
-            if not follows(one, other) and not follows(other, one):
-                yield f"{other.actor} claimed job {job}, which {one.actor} had locked"
-
-
-def may_follow(
-    first: Claimed, second: Claimed, settles: Sequence[JobSettled], puts: Sequence[Put]
-) -> bool:
-    """Whether a job could be claimed a second time, when the first claim had been made."""
-    if second.before(first):
-        return False
-    if updated_after(first, [put for put in puts if not second.before(put)]):
-        return True  # which makes the first one void
-    if any(s.token == first.token and s.ends and s.outcome is Outcome.OK for s in settles):
-        return False  # it was done with under the first one
-    return second.now >= held_until(first, second, settles)
-
-
-def held_until(first: Claimed, second: Claimed, settles: Iterable[JobSettled]) -> int:
-    """Until when a claim holds its job, at least, if nobody has let go of it before a second."""
-    until = first.until
-    for settle in settles:
-        if settle.token != first.token or not settle.outcome.possible or second.before(settle):
-            continue
-        if settle.kind != "extend":
-            return 0
-        if settle.outcome is Outcome.OK and settle.before(second):
-            until = max(until, settle.until)
-    return until
+def handed_out_twice(history: History) -> Iterator[str]:
+    """Messages that one owner was given again before it had settled them, or their time was up."""
+    settles = grouped(history.of(Settled), lambda settled: settled.number)
+    numbered = [event for event in history.of(Delivered) if event.number]
+    same = grouped(numbered, lambda event: (event.place, event.offset, event.epoch))
+    for events in same.values():
+        for one, other in pairwise(sorted(events, key=lambda event: event.number)):
+            settled = any(
+                settle.outcome.possible and not other.before(settle)
+                for settle in settles.get(one.number, ())
+            )
+            latest = max(clocks_of(history, one, other), default=0)
+            if not settled and latest < one.until:
+                yield f"{other.mark} was given to {other.actor} twice, as {one.place}"
 
 
 def what_comes_too_late_changes_nothing(history: History) -> Iterator[str]:
-    """No settle counts once others own the message or the job; and one that counts stands."""
+    """No settle counts once others own the message or the job; one that comes in time counts, and
+    stands.
+    """
     yield from late_settles(history)
     yield from late_settles_of_jobs(history)
+    yield from refused_without_reason(history)
 
 
 def late_settles(history: History) -> Iterator[str]:
     deliveries = by_place(history.of(Delivered))
+    reopened = {place: reopenings(history, place) for place in deliveries}
     for settled in history.of(Settled):
         if settled.outcome is not Outcome.OK:
             continue
         told = f"{settled.kind} of {settled.place} offset {settled.offset} by {settled.actor}"
         for other in deliveries.get(settled.place, ()):
             newer = other.epoch > settled.epoch
-            again = other.offset == settled.offset and other.attempt > settled.attempt
-            if other.before(settled) and (newer or again):
+            if other.before(settled) and (newer or is_later(other, settled)):
                 yield f"{told} counted, although {other.actor} owned it by then"
-            if settled.ends and other.offset == settled.offset and settled.before(other):
+            gone = settled.ends and other.offset == settled.offset and settled.before(other)
+            if gone and not between(settled, other, reopened[settled.place]):
                 yield f"{told} counted, and {other.actor} was given it after that"
+        yield from voided(settled, deliveries.get(settled.place, ()), reopened, told)
 
 
-def late_settles_of_jobs(history: History) -> Iterator[str]:
-    """A nack or a release that was tried twice, its first answer lost, is not refused: the job
-    comes again in any case. Had it counted, two would own the job.
+def is_later(other: Delivered, settled: Settled) -> bool:
+    """Whether a delivery is a later one, of the same message, than the one that was settled. How
+    many attempts there were does not always tell: a release takes one back.
     """
-    claims = by_job(history.of(Claimed))
-    for end in history.of(JobSettled):
-        if end.outcome is not Outcome.OK or end.kind in ("nack", "release"):
-            continue
-        told = f"{end.kind} of job {end.job} by {end.actor}"
-        own = next((claim for claim in claims[end.job] if claim.token == end.token), None)
-        for claim in claims[end.job]:
-            if claim is own:
-                continue
-            if own is not None and own.before(claim) and claim.before(end):
-                yield f"{told} counted, although {claim.actor} had locked it by then"
-            if end.ends and end.before(claim):
-                yield f"{told} counted, and {claim.actor} claimed it after that"
+    if other.number and settled.number:
+        return other.offset == settled.offset and other.number > settled.number
+    return other.offset == settled.offset and other.attempt > settled.attempt
+
+
+def between(settled: Settled, other: Delivered, reopened: Iterable[Redriven | Sought]) -> bool:
+    """Whether something was given back after it was settled, and before it was delivered."""
+    return any(not event.before(settled) and not other.before(event) for event in reopened)
+
+
+def voided(
+    settled: Settled,
+    deliveries: Iterable[Delivered],
+    reopened: dict[Place, list[Redriven | Sought]],
+    told: str,
+) -> Iterator[str]:
+    """What was in flight when its group was set back, and was settled all the same."""
+    own = next((e for e in deliveries if e.number and e.number == settled.number), None)
+    for sought in reopened.get(settled.place, ()):
+        sure = isinstance(sought, Sought) and sought.outcome is Outcome.OK
+        if sure and own is not None and own.before(sought) and sought.before(settled):
+            yield f"{told} counted, although the group was set back by then"
 
 
 # --- in which order -------------------------------------------------------------------------------
@@ -277,15 +289,16 @@ def order_is_kept(history: History) -> Iterator[str]:
     """Of a key, what was published later comes later; in strict mode, when all before is done."""
     published: dict[Partition, list[Published]] = defaultdict(list)
     for event in history.of(Published):
-        if event.offset is not None:
+        if event.offset is not None and not event.duplicate:
             published[event.partition].append(event)
     for partition, events in published.items():
         for first, after in overtaken(events):
             yield f"{first.mark} was published to {partition} before {after.mark}, and is behind it"
     for place, deliveries in by_place(history.of(Delivered)).items():
-        fresh = first_of_each(deliveries)
-        for one, other in overtaken([event for event in fresh if event.attempt == 1]):
+        fresh = [event for event in first_of_each(deliveries) if event.attempt == 1]
+        for one, other in overtaken(until_reopened(history, place, fresh)):
             yield f"{one.mark} was delivered to {place} before {other.mark}, and is behind it"
+        yield from handed_out_of_order(place, fresh)
         if place.group in history.strict:
             yield from too_soon(history, place, deliveries)
     yield from effects_out_of_order(history)
@@ -304,44 +317,69 @@ def overtaken(events: Iterable[Placed]) -> Iterator[tuple[Placed, Placed]]:
             earliest = event
 
 
-def first_of_each(deliveries: Iterable[Delivered]) -> list[Delivered]:
-    """For each message when it was first delivered."""
-    found: dict[int, Delivered] = {}
-    for event in deliveries:
-        found.setdefault(event.offset, event)
-    return list(found.values())
+def until_reopened(
+    history: History, place: Place, deliveries: Iterable[Delivered]
+) -> list[Delivered]:
+    """Those before anything was given back: what nobody lived to tell may come again after that."""
+    first = min([event.began for event in reopenings(history, place)], default=None)
+    return [e for e in deliveries if first is None or (e.ended is not None and e.ended < first)]
+
+
+def handed_out_of_order(place: Place, fresh: Iterable[Delivered]) -> Iterator[str]:
+    """What one owner was given in a wrong order, also by one poll."""
+    numbered = [event for event in fresh if event.number]
+    for events in grouped(numbered, lambda event: event.epoch).values():
+        for one, other in pairwise(sorted(events, key=lambda event: event.number)):
+            if one.offset > other.offset:
+                yield f"{one.mark} was handed out to {place} before {other.mark}"
 
 
 def too_soon(history: History, place: Place, deliveries: Iterable[Delivered]) -> Iterator[str]:
     """Deliveries of a strict group that came before something in front of them was done."""
-    ends: dict[int, int] = {}
+    ends: dict[int, list[Settled]] = defaultdict(list)
     for settled in history.of(Settled):
         if settled.place == place and settled.ends and settled.outcome.possible:
-            ends[settled.offset] = min(settled.began, ends.get(settled.offset, settled.began))
+            ends[settled.offset].append(settled)
     progress = next((p for p in history.final.progress if p.place == place), None)
     if progress is None:
         return
+    sought = [event for event in history.of(Sought) if event.place == place]
     for event in deliveries:
+        since = [s for s in sought if s.outcome is Outcome.OK and s.before(event)]
         for offset in range(progress.start + 1, event.offset):
-            if offset in progress.dead and offset not in ends:
-                continue  # given up, with nobody's settle
-            if offset not in ends or (event.ended is not None and ends[offset] > event.ended):
+            # Set back, a group has to be done with it once more.
+            rounds = [s for s in since if s.offset <= offset]
+            if not any(is_done_by(event, end, rounds) for end in ends[offset]):
                 yield f"{event.mark} was delivered to {place} before offset {offset} was done"
                 break
 
 
+def is_done_by(event: Delivered, end: Settled, rounds: Iterable[Sought]) -> bool:
+    """Whether a settle may have taken effect before a delivery, and after all seeks before that."""
+    return not event.before(end) and not any(end.before(sought) for sought in rounds)
+
+
 def effects_out_of_order(history: History) -> Iterator[str]:
-    """Effects of strict groups whose order is not that of their messages."""
-    where = {message.mark: message for message in history.final.messages}
+    """Effects of strict groups whose order is not that of their messages: as often as a group was
+    set back it may begin anew, and what was rejected comes when it is given back.
+    """
+    where = {message.mark: message for message in messages_of(history)}
+    rejected = {(e.place, e.offset) for e in history.of(Settled) if e.kind == "reject"}
+    rounds = Counter(event.place for event in history.of(Sought) if event.outcome.possible)
     last: dict[Place, Stored] = {}
     for effect in history.final.effects:
         message = where.get(effect.mark)
         if effect.of not in history.strict or message is None:
             continue
         place = Place(effect.of, message.partition)
+        if (place, message.offset) in rejected:
+            continue
         before = last.get(place)
         if before is not None and before.offset > message.offset:
-            yield f"{before.mark} took effect before {message.mark}, and is behind it in {place}"
+            rounds[place] -= 1
+            if rounds[place] < 0:
+                told = f"{before.mark} took effect before {message.mark}"
+                yield f"{told}, and is behind it in {place}"
         last[place] = message
 
 
@@ -349,26 +387,36 @@ def effects_out_of_order(history: History) -> Iterator[str]:
 
 
 def only_what_was_acked_is_passed_over(history: History) -> Iterator[str]:
-    """A group's watermark is over nothing that it has not acked, rejected, or given up."""
-    ended = {
+    """A group's watermark is over nothing that it has not acked, or rejected; and what it has
+    rejected is a dead letter, until it is given back.
+    """
+    ended: dict[str, set[tuple[Place, int]]] = defaultdict(set)
+    for event in history.of(Settled):
+        if event.outcome.possible:
+            ended[event.kind].add((event.place, event.offset))
+    for progress, messages in asked_for(history):
+        place, group = progress.place, progress.place.group
+        for message in messages:
+            dead = message.offset in progress.dead
+            what = (place, message.offset)
+            if dead and what not in ended["reject"]:
+                yield f"{message.mark} is a dead letter of {group}, which never rejected it"
+            elif progress.is_done(message.offset) and not dead and what not in ended["ack"]:
+                yield f"{message.mark} is done for {group}, which never acked it"
+    yield from letters_too_many(history)
+    yield from jobs_end_as_they_were_settled(history)
+
+
+def letters_too_many(history: History) -> Iterator[str]:
+    """A message is a dead letter once for each time that it was rejected."""
+    rejects = Counter(
         (event.place, event.offset)
         for event in history.of(Settled)
-        if event.ends and event.outcome.possible
-    }
-    for progress, messages in asked_for(history):
-        for message in messages:
-            offset = message.offset
-            done = progress.is_done(offset) and offset not in progress.dead
-            if done and (progress.place, offset) not in ended:
-                yield f"{message.mark} is done for {progress.place.group}, which never acked it"
-    acked = {
-        event.job
-        for event in history.of(JobSettled)
-        if event.kind == "ack" and event.outcome.possible
-    }
-    for job in history.final.jobs:
-        if job.state == "completed" and job.id not in acked:
-            yield f"job {job.id} of {job.queue} is completed, and nobody acked it"
+        if event.kind == "reject" and event.outcome.possible
+    )
+    for what, times in Counter(letter[:2] for letter in history.final.letters).items():
+        if times > rejects[what]:
+            yield f"{what} is a dead letter {times} times, and was rejected {rejects[what]} times"
 
 
 def groups_are_apart(history: History) -> Iterator[str]:
@@ -403,9 +451,35 @@ def a_tick_is_one_job(history: History) -> Iterator[str]:
 def effects_are_there_exactly_once(history: History) -> Iterator[str]:
     """A transactional handler's writes are there once if its ack is, and else not at all."""
     effects = Counter(history.final.effects)
+    again = {event.place.group for event in history.of(Sought) if event.outcome.possible}
+    yield from effects_without_acks(history, effects, again)
+    wanted, gone = acked_in_the_end(history), maybe_pruned(history)
+    for owner in history.transactional:
+        there = {effect.mark for effect in effects if effect.of == owner}
+        for mark in wanted[owner] - there:
+            yield f"{mark} is acked by {owner}, and has no effect"
+        # What was acked once, set back, and not acked again has its effect all the same.
+        for mark in there - wanted[owner] - gone if owner not in again else ():
+            yield f"{mark} has an effect of {owner}, and is not acked"
+
+
+def effects_without_acks(
+    history: History, effects: "Counter[Effect]", again: set[str]
+) -> Iterator[str]:
+    """Effects that are not as many as acks; `again` are the groups that were set back."""
+    sure, possible = sure_and_possible_acks(history)
     for effect, times in effects.items():
-        if times > 1:
+        if not possible[effect]:
+            yield f"{effect.mark} took effect for {effect.of}, which never acked it"
+        elif times > (possible[effect] if effect.of in again else 1):
             yield f"{effect.mark} took effect {times} times for {effect.of}"
+    for (owner, mark), times in sure.items():
+        if owner in history.transactional and effects[Effect(owner, mark)] < times:
+            yield f"{mark} was acked {times} times by {owner}, and has less effects"
+
+
+def acked_in_the_end(history: History) -> dict[str, set[str]]:
+    """What each group and queue has acked, by what is left of it."""
     wanted: dict[str, set[str]] = defaultdict(set)
     for progress, messages in asked_for(history):
         wanted[progress.place.group] |= {
@@ -416,12 +490,7 @@ def effects_are_there_exactly_once(history: History) -> Iterator[str]:
     for job in history.final.jobs:
         if job.state == "completed":
             wanted[job.queue].add(job.mark)
-    for owner in history.transactional:
-        there = {effect.mark for effect in effects if effect.of == owner}
-        for mark in wanted[owner] - there:
-            yield f"{mark} is acked by {owner}, and has no effect"
-        for mark in there - wanted[owner]:
-            yield f"{mark} has an effect of {owner}, and is not acked"
+    return wanted
 
 
 RULES: tuple[Rule, ...] = (
@@ -436,31 +505,8 @@ RULES: tuple[Rule, ...] = (
     a_tick_is_one_job,
     effects_are_there_exactly_once,
     counts_add_up,
+    nothing_is_left_behind,
+    a_key_has_one_live_job,
+    lines_are_kept,
+    limits_are_kept,
 )
-
-
-# --- looking things up ----------------------------------------------------------------------------
-
-
-def asked_for(history: History) -> Iterator[tuple[Progress, list[Stored]]]:
-    """For each group's place in a partition the messages that it is to get."""
-    messages: dict[Partition, list[Stored]] = defaultdict(list)
-    for message in history.final.messages:
-        messages[message.partition].append(message)
-    for progress in history.final.progress:
-        stored = messages[progress.place.partition]
-        yield progress, [message for message in stored if message.offset > progress.start]
-
-
-def by_place(events: Iterable[Delivered]) -> dict[Place, list[Delivered]]:
-    found: dict[Place, list[Delivered]] = defaultdict(list)
-    for event in events:
-        found[event.place].append(event)
-    return found
-
-
-def by_job(events: Iterable[Claimed]) -> dict[int, list[Claimed]]:
-    found: dict[int, list[Claimed]] = defaultdict(list)
-    for event in events:
-        found[event.job].append(event)
-    return found

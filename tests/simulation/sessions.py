@@ -17,9 +17,20 @@ import msgspec
 from rowmq.drivers.base import Session
 from rowmq.errors import ConnectionLost, Deadlock, RowMQError
 from rowmq.store.statement import Result, Statement
-from tests.simulation.world import PATIENCE_US, Fault, Killed, Process, Question
+from tests.simulation.world import (
+    AT_ANY_POINT,
+    BEGIN_TRANSACTION,
+    COMMIT,
+    PATIENCE_US,
+    ROLLBACK,
+    Attempt,
+    Fault,
+    Killed,
+    Process,
+    Question,
+)
 
-__all__ = ["NOW", "SQLiteFileSession", "ServerSession", "SimulatedSession"]
+__all__ = ["BROKEN", "NOW", "SQLiteFileSession", "ServerSession", "SimulatedSession"]
 
 NOW = "(/* the world's */ 0 + 0)"
 """What stands in SQL for the database's clock: replaced when the statement's turn has come."""
@@ -47,16 +58,16 @@ class SimulatedSession:
         return not self._is_cut and self.inner.in_transaction()
 
     def begin(self) -> None:
-        self._ask("begin", self.inner.begin)
+        self._ask(BEGIN_TRANSACTION, self.inner.begin)
 
     def begin_relaxed(self) -> None:
-        self._ask("begin", getattr(self.inner, "begin_relaxed", self.inner.begin))
+        self._ask(BEGIN_TRANSACTION, getattr(self.inner, "begin_relaxed", self.inner.begin))
 
     def commit(self) -> None:
-        self._ask("commit", self.inner.commit)
+        self._ask(COMMIT, self.inner.commit)
 
     def rollback(self) -> None:
-        self._ask("rollback", self.inner.rollback)
+        self._ask(ROLLBACK, self.inner.rollback)
 
     def execute(self, statement: Statement) -> Result:
         def run() -> Result:
@@ -91,32 +102,55 @@ class SimulatedSession:
     def _ask(self, point: str, run: Callable[[], Any]) -> Any:
         fault = self._world.turn(point)
         if fault is Fault.LOST:
-            self.close()
+            self._lose(fault)
         if self._is_cut:
             raise ConnectionLost(BROKEN)
-        if fault is Fault.REFUSED and point != "rollback":
+        if fault is Fault.REFUSED:
             self._refuse()
-        answer = self._run(run)
+        try:
+            answer = self._run(self._noted(point, run))
+        except Killed:
+            if fault is not None and fault not in AT_ANY_POINT:
+                self._world.befallen[fault] += 1  # who dies as it waits has lost its connection
+            raise
+        except Exception:
+            self._break(fault)
+            raise
         if not self.inner.in_transaction():
             self._world.ended()
         self._break(fault)
         return answer
 
+    def _noted(self, point: str, run: Callable[[], Any]) -> Callable[[], Any]:
+        """The same, remembered if it may be committed by that."""
+        inside = point != COMMIT and self.inner.in_transaction()
+        if inside or point in (BEGIN_TRANSACTION, ROLLBACK):
+            return run
+        attempt = Attempt(point, run)
+        self._world.current().attempts.append(attempt)
+        return attempt
+
+    def _lose(self, fault: Fault) -> None:
+        self._world.befallen[fault] += 1
+        self.close()
+        raise ConnectionLost(BROKEN)
+
     def _refuse(self) -> None:
         """Fail as a database does that has undone the whole transaction."""
+        self._world.befallen[Fault.REFUSED] += 1
         if self.inner.in_transaction():
             self.inner.rollback()
         self._world.ended()
         raise Deadlock("the database has ended this transaction")
 
     def _break(self, fault: Fault | None) -> None:
-        """What the database has done may never be known."""
+        """What the database has done may never be told."""
         if fault is Fault.CRASH_AFTER:
+            self._world.befallen[fault] += 1
             self._process.die()
             raise Killed
-        if fault is Fault.LOST_AFTER:
-            self.close()
-            raise ConnectionLost(BROKEN)
+        if fault is Fault.LOST or fault is Fault.LOST_AFTER:
+            self._lose(fault)
 
     def _run(self, run: Callable[[], Any]) -> Any:
         raise NotImplementedError
@@ -139,11 +173,11 @@ class SQLiteFileSession(SimulatedSession):
                 if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or self._world.now >= gives_up_at:
                     raise
             fault = self._world.blocked(gives_up_at)
-            if fault is Fault.LOST:
-                self.close()
+            self._break(fault)
             if self._is_cut:
                 raise ConnectionLost(BROKEN)
-            self._break(fault)
+            if fault is Fault.REFUSED:
+                self._refuse()
 
 
 class ServerSession(SimulatedSession):
@@ -156,10 +190,7 @@ class ServerSession(SimulatedSession):
         question = self._question = Question(self, self.threads.submit(run))
         fault = self._world.answer(question)
         self._question = None
-        if fault is Fault.LOST:
-            self.close()
-            raise ConnectionLost(BROKEN)
-        self._break(fault)
+        self._break(fault)  # while it waited for a lock
         return question.result()
 
     def cut(self) -> None:

@@ -1,231 +1,98 @@
 """Every rule catches what it is there for: a good history, broken in one way after the other."""
 
-from collections.abc import Callable
 from typing import Any
 
-import msgspec
 import pytest
 
-from tests.simulation import rules
+from tests.simulation import job_rules, rules
+from tests.simulation.good import (
+    FAILED,
+    GOOD,
+    OK,
+    ONE,
+    TICKING,
+    TWO,
+    UNKNOWN,
+    Break,
+    P,
+    all_of,
+    changed,
+    happened,
+    left,
+    never,
+    told,
+)
 from tests.simulation.history import (
     Claimed,
-    Crashed,
     Delivered,
     Effect,
     Event,
-    Final,
-    History,
     Job,
     JobSettled,
-    Outcome,
+    Letter,
     Partition,
     Place,
     Progress,
-    Published,
+    Pruned,
     Put,
+    Redriven,
     Settled,
+    Sought,
     Stored,
     Tick,
 )
 
-OK, REFUSED, UNKNOWN, FAILED = Outcome.OK, Outcome.REFUSED, Outcome.UNKNOWN, Outcome.FAILED
-P = Partition("orders", "k")
-ONE, TWO = Place("one", P), Place("two", P)
-
-GOOD = History(
-    strict=frozenset({"two"}),
-    transactional=frozenset({"two", "mail"}),
-    events=(
-        Published(actor="p", began=1, ended=3, partition=P, mark="m1", outcome=OK, offset=1),
-        Published(actor="p", began=4, ended=6, partition=P, mark="m2", outcome=OK, offset=2),
-        Published(actor="q", began=5, partition=P, mark="m3", outcome=UNKNOWN),
-        Crashed(actor="q", began=7, ended=7),
-        # One group: its first owner dies, and its second has both again.
-        Delivered(actor="a", began=8, ended=9, place=ONE, offset=1, mark="m1", epoch=1),
-        Delivered(actor="a", began=8, ended=9, place=ONE, offset=2, mark="m2", epoch=1),
-        Settled(
-            actor="a", began=10, ended=11, place=ONE, offset=1, epoch=1, kind="ack", outcome=OK
-        ),
-        Delivered(
-            actor="b", began=12, ended=13, place=ONE, offset=2, mark="m2", epoch=2, attempt=2
-        ),
-        Settled(
-            actor="a", began=14, ended=15, place=ONE, offset=2, epoch=1, kind="ack", outcome=REFUSED
-        ),
-        Settled(
-            actor="b",
-            began=16,
-            ended=17,
-            place=ONE,
-            offset=2,
-            epoch=2,
-            kind="ack",
-            outcome=OK,
-            attempt=2,
-        ),
-        # The other group, in strict order: a message after the other.
-        Delivered(actor="c", began=20, ended=21, place=TWO, offset=1, mark="m1", epoch=1),
-        Settled(
-            actor="c", began=22, ended=23, place=TWO, offset=1, epoch=1, kind="ack", outcome=OK
-        ),
-        Delivered(actor="c", began=24, ended=25, place=TWO, offset=2, mark="m2", epoch=1),
-        Settled(
-            actor="c", began=26, ended=27, place=TWO, offset=2, epoch=1, kind="ack", outcome=OK
-        ),
-        # A job whose first lock runs out, and one that is offered twice and fails.
-        Put(actor="p", began=30, ended=31, queue="mail", mark="j1", outcome=OK),
-        Put(actor="p", began=32, ended=33, queue="mail", mark="j2", outcome=OK, key="x"),
-        Put(actor="p", began=34, ended=35, queue="mail", mark="j3", outcome=OK, key="x"),
-        Put(actor="p", began=36, ended=37, queue="mail", mark="j4", outcome=FAILED),
-        Claimed(
-            actor="w",
-            began=40,
-            ended=41,
-            queue="mail",
-            job=1,
-            mark="j1",
-            token=91,
-            now=1000,
-            until=1100,
-        ),
-        JobSettled(
-            actor="w",
-            began=42,
-            ended=43,
-            queue="mail",
-            job=1,
-            token=91,
-            kind="extend",
-            outcome=OK,
-            until=1200,
-        ),
-        Claimed(
-            actor="v",
-            began=44,
-            ended=45,
-            queue="mail",
-            job=1,
-            mark="j1",
-            token=92,
-            now=1200,
-            until=1300,
-        ),
-        JobSettled(
-            actor="w",
-            began=46,
-            ended=47,
-            queue="mail",
-            job=1,
-            token=91,
-            kind="ack",
-            outcome=REFUSED,
-        ),
-        JobSettled(
-            actor="v", began=48, ended=49, queue="mail", job=1, token=92, kind="ack", outcome=OK
-        ),
-        Claimed(
-            actor="v",
-            began=50,
-            ended=51,
-            queue="mail",
-            job=2,
-            mark="j3",
-            token=93,
-            now=1210,
-            until=1310,
-        ),
-        JobSettled(
-            actor="v", began=52, ended=53, queue="mail", job=2, token=93, kind="reject", outcome=OK
-        ),
-        Claimed(
-            actor="v",
-            began=54,
-            ended=55,
-            queue="reports",
-            job=3,
-            mark="t1",
-            token=94,
-            now=1220,
-            until=1320,
-        ),
-        JobSettled(
-            actor="v", began=56, ended=57, queue="reports", job=3, token=94, kind="ack", outcome=OK
-        ),
-    ),
-    final=Final(
-        messages=(Stored(P, 1, "m1"), Stored(P, 2, "m2")),
-        progress=(Progress(ONE, 0, 2), Progress(TWO, 0, 2)),
-        jobs=(
-            Job("mail", 1, "j1", "completed"),
-            Job("mail", 2, "j3", "failed", "x"),
-            Job("reports", 3, "t1", "completed"),
-        ),
-        ticks=(Tick("nightly", 600, 3),),
-        due=(("nightly", 600),),
-        effects=(Effect("two", "m1"), Effect("two", "m2"), Effect("mail", "j1")),
-        counts={"mail": {"completed": 1, "failed": 1, "pending": 0}, "reports": {"completed": 1}},
-        lags={("orders", "one"): 0, ("orders", "two"): 0},
-    ),
-)
-
-Break = Callable[[History], History]
-
-
-def left(**what: Any) -> Break:
-    """Leave something else in the database."""
-
-    def broken(history: History) -> History:
-        final = msgspec.structs.replace(history.final, **what)
-        return msgspec.structs.replace(history, final=final)
-
-    return broken
-
-
-def happened(*more: Event) -> Break:
-    """Have more happen."""
-
-    def broken(history: History) -> History:
-        events = sorted([*history.events, *more], key=lambda event: event.began)
-        return msgspec.structs.replace(history, events=tuple(events))
-
-    return broken
-
-
-def changed(at: int, **what: Any) -> Break:
-    """Have what began at a time be otherwise."""
-
-    def broken(history: History) -> History:
-        events = [
-            msgspec.structs.replace(event, **what) if event.began == at else event
-            for event in history.events
-        ]
-        return msgspec.structs.replace(history, events=tuple(events))
-
-    return broken
-
-
-def never(began: int) -> Break:
-    """Have what began at a time never happen."""
-
-    def broken(history: History) -> History:
-        events = tuple(event for event in history.events if event.began != began)
-        return msgspec.structs.replace(history, events=events)
-
-    return broken
-
-
-def all_of(*breaks: Break) -> Break:
-    def broken(history: History) -> History:
-        for one in breaks:
-            history = one(history)
-        return history
-
-    return broken
-
-
 FIRST, SECOND = GOOD.final.messages
 MAIL, FAILED_MAIL, REPORT = GOOD.final.jobs
 IN_TWO, IN_TWO_AFTER, IN_MAIL = GOOD.final.effects
+
+Q = Partition("orders", "q")
+
+
+def given(place: Place, offset: int, began: int, **what: Any) -> Delivered:
+    """A delivery more."""
+    how: dict[str, Any] = {"actor": "b", "ended": began, "mark": f"m{offset}", "epoch": 1}
+    return Delivered(began=began, place=place, offset=offset, **(how | what))
+
+
+def ack_of(place: Place, offset: int, began: int, **what: Any) -> Settled:
+    how: dict[str, Any] = {"actor": "b", "ended": began + 1, "epoch": 2, "kind": "ack"}
+    return Settled(began=began, place=place, offset=offset, outcome=OK, **(how | what))
+
+
+def set_back(place: Place, offset: int, began: int) -> Sought:
+    return Sought(actor="o", began=began, ended=began, place=place, offset=offset, outcome=OK)
+
+
+def given_back(began: int) -> Redriven:
+    return Redriven(actor="o", began=began, ended=began, topic="orders", group="one", outcome=OK)
+
+
+def pruned(began: int) -> Pruned:
+    return Pruned(actor="o", began=began, ended=began, queue="mail", outcome=OK)
+
+
+def again(place: Place, offset: int, began: int) -> list[Event]:
+    """A group is set back, and all from there on is given and acked once more."""
+    events: list[Event] = [set_back(place, offset, began)]
+    for number in range(offset, 3):
+        at = began + 10 * number
+        events += [
+            given(place, number, at, epoch=2),
+            ack_of(place, number, at + 1),
+        ]
+    return events
+
+
+def in_line(mark: str, *, put: int, claimed: int) -> list[Event]:
+    """A job of a line that is claimed, and acked."""
+    job: dict[str, Any] = {"actor": "u", "queue": "mail", "job": 5, "token": 99}
+    return [
+        Put(actor="p", began=put, ended=put + 1, queue="mail", mark=mark, outcome=OK, line="l"),
+        Claimed(began=claimed, ended=claimed, mark=mark, now=1000, until=1100, **job),
+        JobSettled(began=90, ended=91, kind="ack", outcome=OK, **job),
+    ]
+
 
 BROKEN: list[tuple[rules.Rule, str, Break]] = [
     (rules.nothing_is_lost, "m2 was published", left(messages=(FIRST,))),
@@ -427,6 +294,185 @@ BROKEN: list[tuple[rules.Rule, str, Break]] = [
         left(counts={"mail": {"completed": 2}, "reports": {"completed": 1}}),
     ),
     (rules.counts_add_up, "one has 0 of orders", left(lags={("orders", "one"): 1})),
+    # --- what can be known of those who were not answered, moved on, or were put otherwise ---
+    (
+        rules.nothing_is_lost,
+        "j2 was put",
+        changed(34, replaces=False),
+    ),
+    (rules.nothing_is_lost, "m1 was published", left(messages=(SECOND,), begins={P: 1})),
+    (
+        rules.nothing_is_lost,
+        "j3 was put",
+        all_of(left(jobs=(MAIL, REPORT)), happened(pruned(70))),
+    ),
+    (rules.nothing_is_invented, "job 1 of mail was claimed as j3", changed(40, mark="j3")),
+    (rules.nothing_is_invented, "which nobody put", changed(40, mark="j9")),
+    (rules.nothing_is_invented, "which was put otherwise", changed(50, key="y")),
+    (rules.nothing_is_invented, "which is job 1", changed(44, job=2)),
+    (rules.nothing_is_invented, "m9 is a dead letter", left(letters=(Letter(ONE, 1, "m9"),))),
+    (
+        rules.nothing_is_invented,
+        "m9 was delivered from",
+        all_of(left(messages=(SECOND,), begins={P: 2}), changed(20, mark="m9")),
+    ),
+    (
+        rules.nothing_is_invented,
+        "m9 is at",
+        all_of(
+            left(messages=(FIRST, SECOND), begins={P: 0, Q: 2}),
+            happened(given(ONE._replace(partition=Q), 1, 18, mark="m9")),
+        ),
+    ),
+    (
+        rules.everything_is_handled_at_least_once,
+        "m1 was never delivered to two",
+        all_of(left(messages=(SECOND,), begins={P: 2}), never(20)),
+    ),
+    (
+        rules.everything_is_handled_at_least_once,
+        "m1 was not delivered to one again",
+        happened(set_back(ONE, 1, 18)),
+    ),
+    (
+        rules.nobody_owns_what_another_owns,
+        "m2 was given to b twice",
+        all_of(
+            TICKING,
+            changed(12, number=1, until=1100),
+            happened(given(ONE, 2, 14, epoch=2, number=2)),
+        ),
+    ),
+    (
+        rules.nobody_owns_what_another_owns,
+        "v claimed job 1",
+        told(clocks=tuple([1000] * 100)),  # once it may have shown 1200, but not by then
+    ),
+    (
+        rules.what_comes_too_late_changes_nothing,
+        "ack of Place",
+        all_of(  # it was released in between: so that is not to be seen by the attempts
+            changed(24, ended=24, number=1),
+            changed(26, number=1),
+            happened(given(TWO, 2, 25, actor="c", number=2)),
+        ),
+    ),
+    (
+        rules.what_comes_too_late_changes_nothing,
+        "the group was set back by then",
+        all_of(
+            changed(24, ended=24, number=1),
+            changed(26, number=1),
+            happened(set_back(TWO, 2, 25)),
+        ),
+    ),
+    (
+        rules.what_comes_too_late_changes_nothing,
+        "given it after that",
+        all_of(  # what was given back before it was settled is no excuse
+            happened(given_back(5), given(ONE, 1, 18, epoch=2)),
+        ),
+    ),
+    (
+        rules.what_comes_too_late_changes_nothing,
+        "ack of job 1 by w was refused",
+        told(clocks=tuple([1000] * 100)),
+    ),
+    (
+        rules.order_is_kept,
+        "m2 was handed out",
+        all_of(
+            never(8),
+            happened(
+                given(ONE, 2, 8, ended=9, number=1),
+                given(ONE, 1, 8, ended=9, number=2),
+            ),
+        ),
+    ),
+    (
+        rules.order_is_kept,
+        "m2 was delivered to Place",
+        happened(set_back(TWO, 1, 28), given(TWO, 2, 30, epoch=2)),
+    ),
+    (
+        rules.only_what_was_acked_is_passed_over,
+        "m2 is done for one",
+        changed(16, kind="reject"),  # and is no dead letter
+    ),
+    (
+        rules.order_is_kept,
+        "m2 took effect before m1",
+        all_of(  # once more than the group was set back
+            happened(*again(TWO, 1, 28)),
+            left(effects=(IN_TWO_AFTER, IN_TWO, IN_TWO_AFTER, IN_TWO, IN_MAIL)),
+        ),
+    ),
+    (
+        rules.only_what_was_acked_is_passed_over,
+        "m2 is a dead letter of one, which never rejected it",
+        left(progress=(Progress(ONE, 0, 2, dead=frozenset({2})), Progress(TWO, 0, 2))),
+    ),
+    (
+        rules.only_what_was_acked_is_passed_over,
+        "is a dead letter 2 times",
+        all_of(changed(16, kind="reject"), left(letters=(Letter(ONE, 2, "m2"),) * 2)),
+    ),
+    (rules.only_what_was_acked_is_passed_over, "nobody rejected it", changed(52, kind="nack")),
+    (
+        rules.only_what_was_acked_is_passed_over,
+        "ack of job 1 by v counted, and it is failed",
+        left(jobs=(MAIL._replace(state="failed"), FAILED_MAIL, REPORT)),
+    ),
+    (
+        rules.only_what_was_acked_is_passed_over,
+        "ack of job 1 by v counted, and it is gone",
+        left(jobs=(FAILED_MAIL, REPORT)),
+    ),
+    (
+        rules.effects_are_there_exactly_once,
+        "m2 took effect for two, which never acked it",
+        changed(26, outcome=FAILED),
+    ),
+    (
+        rules.effects_are_there_exactly_once,
+        "m1 was acked 2 times by two",
+        happened(*again(TWO, 1, 28)),
+    ),
+    (
+        rules.effects_are_there_exactly_once,
+        "m1 took effect 3 times",
+        all_of(
+            happened(*again(TWO, 1, 28)),
+            left(effects=(IN_TWO, IN_TWO_AFTER, IN_MAIL, IN_TWO, IN_TWO)),
+        ),
+    ),
+    (rules.nothing_is_left_behind, "1 keys are left", left(rests={"keys": 1})),
+    (job_rules.a_key_has_one_live_job, "j3 was made", changed(34, replaces=False)),
+    (job_rules.a_key_has_one_live_job, "j4 was ignored", changed(36, ignored=True, key="y")),
+    (
+        job_rules.lines_are_kept,
+        "j5 was claimed before j1 of its line",
+        all_of(changed(30, line="l"), happened(*in_line("j5", put=38, claimed=43))),
+    ),
+    (
+        job_rules.lines_are_kept,
+        "j5 was claimed before j1, which was put before it",
+        all_of(changed(30, line="l"), happened(*in_line("j5", put=38, claimed=39))),
+    ),
+    (
+        job_rules.lines_are_kept,
+        "j5 was claimed before j1 of its line",
+        all_of(
+            changed(30, line="l"),
+            happened(*in_line("j5", put=38, claimed=43)),
+            changed(46, kind="release", outcome=OK),
+        ),
+    ),
+    (
+        job_rules.limits_are_kept,
+        "2 jobs of mail were claimed at 46",
+        all_of(TICKING, told(limits={"mail": 1}), changed(50, began=46, ended=46)),
+    ),
 ]
 
 
@@ -485,6 +531,73 @@ def test_claims_whose_order_nobody_knows_may_have_been_one_after_the_other() -> 
         ),
     )
     assert rules.check(let_go(GOOD)) == []
+
+
+FIVE = Job("mail", 5, "j5", "completed")
+FIVE_IS_DONE = left(
+    jobs=(*GOOD.final.jobs, FIVE),
+    effects=(*GOOD.final.effects, Effect("mail", "j5")),
+    counts={},
+)
+
+GOOD_TOO: list[Break] = [
+    TICKING,
+    # Garbage collection has taken the first message, and pruning the job that was acked.
+    all_of(
+        left(
+            messages=(SECOND,),
+            begins={P: 2},
+            jobs=(FAILED_MAIL, REPORT),
+            counts={"mail": {"failed": 1}, "reports": {"completed": 1}},
+        ),
+        happened(pruned(70)),
+    ),
+    # One group rejects a message, and is given it back.
+    all_of(
+        changed(16, kind="reject"),
+        happened(
+            given_back(70),
+            given(ONE, 2, 71, epoch=2, attempt=3),
+            ack_of(ONE, 2, 72, attempt=3),
+        ),
+    ),
+    # Or not.
+    all_of(
+        changed(16, kind="reject"),
+        left(
+            progress=(Progress(ONE, 0, 2, dead=frozenset({2})), Progress(TWO, 0, 2)),
+            letters=(Letter(ONE, 2, "m2"),),
+        ),
+    ),
+    # The other group is set back, and its handlers write once more.
+    all_of(
+        happened(*again(TWO, 1, 28)),
+        left(effects=(*GOOD.final.effects[:2], IN_MAIL, IN_TWO, IN_TWO_AFTER)),
+    ),
+    # One job of a line after the other, and no more than a limit allows.
+    all_of(
+        TICKING,
+        told(limits={"mail": 1}),
+        changed(30, line="l"),
+        happened(*in_line("j5", put=38, claimed=60)),
+        FIVE_IS_DONE,
+    ),
+    # One that is put when the clock was set back comes before one that was released.
+    all_of(
+        told(clocks=tuple([1300] * 32 + [1000] * 60 + [1200] * 8)),
+        changed(30, line="l"),
+        changed(42, kind="release"),
+        changed(44, began=92, ended=93),
+        changed(48, began=94, ended=95),
+        happened(*in_line("j5", put=38, claimed=60)),
+        FIVE_IS_DONE,
+    ),
+]
+
+
+@pytest.mark.parametrize("changed", GOOD_TOO)
+def test_other_good_histories_break_no_rule(changed: Break) -> None:
+    assert rules.check(changed(GOOD)) == []
 
 
 def test_what_nobody_knows_is_allowed() -> None:

@@ -13,19 +13,25 @@ from tests.simulation.history import (
     Delivered,
     JobSettled,
     Outcome,
+    Pruned,
     Published,
     Put,
+    Redriven,
     Settled,
+    Sought,
+    Tick,
 )
+from tests.simulation.looking import SCHEDULE
+from tests.simulation.notes import seen
 from tests.simulation.rules import check
-from tests.simulation.scenario import Played, Run, run_script, script_of
+from tests.simulation.scenario import PERIOD_US, Played, Run, run_script, script_of
 from tests.simulation.shorten import shorten
-from tests.simulation.world import Fault, Script, waits_in_circle
+from tests.simulation.world import COMMIT, Attempt, Fault, Script, waits_in_circle
 
-SEEDS = {"sqlite": range(20)}
+SEEDS = {"sqlite": range(100, 112)}
 SEEDS_OF_SERVERS = range(2)
 
-FEW = range(25)
+FEW = range(20)
 """So many seeds on SQLite have all that can happen."""
 
 
@@ -66,17 +72,63 @@ def test_all_that_can_happen_does(databases: Databases) -> None:
             kind = getattr(event, "kind", None)
             happened[type(event), kind, getattr(event, "outcome", None)] += 1
         happened["offers"] += sum(put.key is not None for put in history.of(Put))
+        happened["offers ignored"] += sum(put.ignored for put in history.of(Put))
+        happened["lines"] += sum(put.line is not None for put in history.of(Put))
+        happened["duplicates"] += sum(event.duplicate for event in history.of(Published))
+        happened["no key"] += sum(m.partition.key is None for m in history.final.messages)
+        happened["collected"] += sum(first > 1 for first in history.final.begins.values())
+        happened["letters"] += len(history.final.letters)
+        happened["limits"] += len(history.limits)
         happened["ticks"] += len(history.final.ticks)
+        # What is told to have gone wrong did so, and nothing else.
+        told = Counter(turn.fault for turn in run.world.trace if turn.fault is not None)
+        assert told == run.world.befallen
         faults.update(turn.fault for turn in run.world.trace if turn.point == "commit")
-    expected: set[object] = {"offers", "ticks"}
+    expected: set[object] = {kind for kind in happened if isinstance(kind, str)}
     expected |= {(kind, None, None) for kind in (Crashed, Delivered, Claimed)}
-    for outcome in (Outcome.OK, Outcome.UNKNOWN):
-        expected |= {(Published, None, outcome), (Put, None, outcome)}
+    expected |= {(kind, None, Outcome.OK) for kind in (Pruned, Redriven, Sought)}
+    expected |= {(kind, None, Outcome.OK) for kind in (Published, Put)}
+    expected |= {(Put, None, Outcome.UNKNOWN)}
     for settle in ("ack", "nack", "release", "reject"):
         expected |= {(kind, settle, Outcome.OK) for kind in (Settled, JobSettled)}
     expected |= {(kind, "ack", Outcome.REFUSED) for kind in (Settled, JobSettled)}
-    assert expected - happened.keys() == set()
+    assert expected - {what for what, times in happened.items() if times} == set()
     assert set(Fault) - faults.keys() == set()
+
+
+@pytest.mark.parametrize(
+    ("whole", "attempts", "expected"),
+    [
+        (True, [], Outcome.FAILED),
+        (True, [(COMMIT, False)], Outcome.FAILED),
+        (True, [(COMMIT, None)], Outcome.UNKNOWN),
+        (True, [(COMMIT, True)], Outcome.OK),
+        (True, [("a read beside", True)], Outcome.FAILED),
+        (False, [], Outcome.FAILED),
+        (False, [("a statement", False)], Outcome.FAILED),
+        (False, [("a statement", True)], Outcome.UNKNOWN),
+        (False, [("a read", True), (COMMIT, None)], Outcome.UNKNOWN),
+    ],
+)
+def test_of_what_was_not_answered_it_is_told_what_was_seen(
+    whole: bool, attempts: list[tuple[str, bool | None]], expected: Outcome
+) -> None:
+    made = []
+    for point, done in attempts:
+        made.append(Attempt(point, list))
+        made[-1].done = done
+    assert seen(made, whole=whole) is expected
+
+
+def test_a_tick_that_was_due_has_to_be_there(databases: Databases) -> None:
+    """All after it was installed, also if there is none at all; not those that may come later."""
+    run = Run(databases.get("sqlite"), Script(seed=0))
+    run._installed, run._tended = 3 * PERIOD_US + 1, 5 * PERIOD_US
+    run.world.highest = 6 * PERIOD_US
+    expected = [(SCHEDULE, 4 * PERIOD_US), (SCHEDULE, 5 * PERIOD_US)]
+    assert run._due(()) == tuple(expected)
+    made = tuple(Tick(SCHEDULE, number * PERIOD_US, 1) for number in (5, 6, 7))
+    assert run._due(made) == (*expected, (SCHEDULE, 6 * PERIOD_US))
 
 
 def test_a_script_that_fails_is_shortened() -> None:

@@ -9,7 +9,7 @@ under way, and a run is a row of turns, which the seed of its script decides alo
 What can go wrong at a turn: the actor's process dies before the statement or after it, its
 connection breaks before it or after it, the database refuses it and undoes the transaction, all of
 the process stands still for longer than a lease lasts, or the database's clock is set. Of a COMMIT
-that means: it fails, or nobody knows whether it has.
+that means: it fails, or its client does not know whether it has. The world does: see `Attempt`.
 
 Whoever waits for a lock stands still until it has it, or until its patience is over. If its process
 dies meanwhile, the statement stays behind: a server that waits does not notice that its client has
@@ -18,7 +18,8 @@ gone, and does in the end what it was asked for.
 
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import ExitStack
 from enum import Enum
@@ -30,8 +31,13 @@ import msgspec
 from rowmq.errors import Deadlock, Locked
 
 __all__ = [
+    "BEGIN_TRANSACTION",
+    "COMMIT",
+    "CONNECT",
     "PATIENCE_US",
+    "ROLLBACK",
     "Actor",
+    "Attempt",
     "Fault",
     "Killed",
     "Locks",
@@ -64,7 +70,9 @@ circle.
 ANSWER_SECONDS = 60.0
 """How long it may take in all."""
 
-BEGIN = "its beginning"
+BIRTH, SLEEP, CONNECT = "its beginning", "sleep", "connect"
+BEGIN_TRANSACTION, COMMIT, ROLLBACK = "begin", "commit", "rollback"
+"""Points that are no statement."""
 
 
 class Killed(BaseException):
@@ -87,6 +95,24 @@ class Fault(Enum):
     CLOCK = "has the clock set before"
 
 
+ELSEWHERE = 0.2
+"""Of the steps that are chosen, how many have something go wrong although they are no COMMIT."""
+
+AT_ANY_POINT = {Fault.CRASH, Fault.PAUSE, Fault.CLOCK}
+"""What needs no statement."""
+
+
+def may_befall(point: str, *, waits: bool) -> set[Fault]:
+    """What can go wrong at a point: nothing that would be told and not happen. A statement that
+    waits for a lock is not refused: who waits in a circle, or for too long, is.
+    """
+    if point in (BIRTH, SLEEP):
+        return AT_ANY_POINT
+    if point == CONNECT:
+        return AT_ANY_POINT | {Fault.LOST}
+    return set(Fault) - {Fault.REFUSED} if waits or point == ROLLBACK else set(Fault)
+
+
 class Turn(NamedTuple):
     """One step of a run."""
 
@@ -107,7 +133,7 @@ class Script(msgspec.Struct, frozen=True, kw_only=True):
 
     seed: int
     faults: frozenset[int] = frozenset()
-    """The steps at which something goes wrong."""
+    """The steps at which something goes wrong, if they come to a COMMIT; at others, mostly not."""
     switches: frozenset[int] | None = None
     """The steps at which it may be another one's turn than before; None is all."""
     steady: bool = False
@@ -123,14 +149,39 @@ class Script(msgspec.Struct, frozen=True, kw_only=True):
     def chance(self, step: int, what: str) -> random.Random:
         return random.Random(f"{self.seed} {step} {what}")
 
-    def fault(self, step: int) -> Fault | None:
+    def fault(self, step: int, point: str, possible: Collection[Fault]) -> Fault | None:
         if step not in self.faults:
             return None
+        if point != COMMIT and self.chance(step, "elsewhere").random() >= ELSEWHERE:
+            return None
         kinds = [kind for kind in Fault if not (self.steady and kind is Fault.CLOCK)]
+        kinds = [kind for kind in kinds if kind in possible]
         return self.chance(step, "fault").choice(kinds)
 
     def may_switch(self, step: int) -> bool:
         return self.switches is None or step in self.switches
+
+
+class Attempt:
+    """A COMMIT, or a statement that is a transaction by itself: what came of it is known here, also
+    if whoever asked for it is not told.
+    """
+
+    def __init__(self, point: str, run: Callable[[], Any]) -> None:
+        self.point = point
+        self.done: bool | None = False
+        """Whether the database has done it; None while that may still come."""
+        self._run = run
+
+    def __call__(self) -> Any:
+        self.done = None
+        try:
+            answer = self._run()
+        except BaseException:
+            self.done = False
+            raise
+        self.done = True
+        return answer
 
 
 class Actor(greenlet.greenlet):  # type: ignore[misc] # for the same reason
@@ -140,7 +191,7 @@ class Actor(greenlet.greenlet):  # type: ignore[misc] # for the same reason
         super().__init__(self._live)
         self.process = process
         self.name = name
-        self.point = BEGIN
+        self.point = BIRTH
         self.wake_at = 0
         self.question: Question | None = None
         """What the server has not answered."""
@@ -149,6 +200,8 @@ class Actor(greenlet.greenlet):  # type: ignore[misc] # for the same reason
         self.gives_up_at = 0
         """When it has waited for a lock for too long."""
         self.error: BaseException | None = None
+        self.attempts: list[Attempt] = []
+        """All that it has asked for and that may be committed."""
         self._do = do
 
     def _live(self, _: Fault | None) -> None:
@@ -272,6 +325,8 @@ class World:
         self.questions: list[Question] = []
         """What the server has not answered, to the living and the dead."""
         self.transactions = 0
+        self.befallen: Counter[Fault] = Counter()
+        """What went wrong, counted where it does."""
         self._last: Actor | None = None
         self._hub = greenlet.getcurrent()
 
@@ -333,8 +388,11 @@ class World:
         self.now += chance.randint(*STEP_US)
         self.highest = max(self.highest, self.clock)
         self.clocks.append(self.clock)
-        fault = None if self.calm else self.script.fault(step)
+        possible = may_befall(actor.point, waits=actor.question is not None)
+        fault = None if self.calm else self.script.fault(step, actor.point, possible)
         self.trace.append(Turn(step, actor.name, actor.point, fault))
+        if fault is not None and fault in AT_ANY_POINT:
+            self.befallen[fault] += 1
         if fault is Fault.CRASH:
             self._bury(actor.process)
         elif fault is Fault.PAUSE:
@@ -427,7 +485,7 @@ class World:
         self.actors = [actor for actor in self.actors if actor.process is not process]
         for actor in process.actors:
             if not actor.dead:
-                if actor.point != BEGIN:
+                if actor.point != BIRTH:
                     actor.throw(Killed())
                 if actor.error is not None:
                     raise actor.error
@@ -448,7 +506,7 @@ class World:
     def sleep(self, seconds: float) -> None:
         """Let time pass."""
         self.current().wake_at = self.now + round(seconds * SECOND)
-        self.turn("sleep")
+        self.turn(SLEEP)
 
     def answer(self, question: Question) -> Fault | None:
         """Wait for what the server answers; others have their turns for as long as it does not.

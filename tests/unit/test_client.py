@@ -16,10 +16,11 @@ TWINS = [
     (rowmq.Poller, rowmq.AsyncPoller),
     (rowmq.Job, rowmq.AsyncJob),
     (rowmq.Cron, rowmq.AsyncCron),
+    (rowmq.Access, rowmq.AsyncAccess),
 ]
 
 # What is started by being entered or awaited, and not by being called.
-NOT_AWAITED = {"subscribe", "reset", "queue", "poller"}
+NOT_AWAITED = {"subscribe", "reset", "queue", "poller", "receipt"}
 
 
 def public(cls: type[Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import uuid
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 import pydantic
@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from rowmq.codec import DEPTH_MAX, Encoding, decode, decode_headers, encode, encode_headers
 from rowmq.errors import PayloadMismatch, PayloadNotSerializable
+from rowmq.quoting import SAID_CHARS_MAX, visible
 
 LOST = [math.nan, math.inf, -math.inf]
 
@@ -309,6 +310,18 @@ def test_bytes_and_text_can_be_had_as_text() -> None:
 def test_what_does_not_parse_is_a_mismatch(data: bytes, encoding: int, type: Any) -> None:
     with pytest.raises(PayloadMismatch, match="does not parse as"):
         decode(data, encoding, type)
+
+
+@pytest.mark.parametrize("type", [Colour, Literal["red"], Order, list[Order], int])
+@pytest.mark.parametrize(
+    "payload", ["red\nERROR\x1b[2J\u202e", "\x9b" * 2**20], ids=["evil", "long"]
+)
+def test_what_does_not_parse_is_told_in_a_line(type: Any, payload: str) -> None:
+    with pytest.raises(PayloadMismatch) as caught:
+        decode(*encode(payload), type)
+    said = str(caught.value)
+    assert said == visible(said)
+    assert len(said) < SAID_CHARS_MAX + 200
 
 
 @pytest.mark.parametrize("type", [None, bytes, str, dict, Order])

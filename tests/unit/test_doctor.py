@@ -22,7 +22,8 @@ from rowmq.doctor.thresholds import threshold_defaults
 from rowmq.doctor.wording import count, duration, shortened, size
 from rowmq.engine import store_for
 from rowmq.message import Migration, WorkerInfo
-from rowmq.store.doctor_facts import Identity, SchemaState
+from rowmq.store.doctor import ROWS_MAX
+from rowmq.store.doctor_facts import GroupState, Identity, SchemaState
 from rowmq.store.doctor_mysql import MySQLTable, number_of
 from rowmq.store.doctor_postgres import Capacity, Setting, Slot
 from rowmq.store.doctor_schema import blueprint_of
@@ -403,6 +404,23 @@ def test_a_worker_that_died_matters_less_if_another_is_there() -> None:
     assert levels(work.judge_workers([dead], case())) == ["warning"]
     assert levels(work.judge_workers([dead, live], case())) == ["note"]
     assert levels(work.judge_workers([live], case())) == ["ok"]
+
+
+def test_lag_is_at_least_so_much_where_not_all_keys_were_seen() -> None:
+    seen = GroupState("t", "g", 1, 0, 500_000, 0, 0, None, keeps_books=False)
+    assert levels(work.judge_groups([seen], case())) == ["ok"]
+    for partly in (seen._replace(capped=True), seen._replace(oldest_capped=True)):
+        (note,) = work.judge_groups([partly, seen], case())
+        assert note.level is Level.NOTE
+        assert "at least" in note.summary
+    capped = seen._replace(capped=True, oldest_capped=True, lag=7, expired=2, oldest_seconds=60.0)
+    lost, note = work.judge_groups([capped], case())
+    assert "retention took 2 messages" in lost.summary
+    assert "at least 7 messages behind, the oldest at least 60 s old" in note.summary
+    (far,) = work.judge_groups([capped._replace(expired=0)], case(lag_messages=5))
+    assert far.level is Level.WARNING
+    assert "at least 7 messages behind" in far.summary
+    assert levels(work.judge_groups([seen] * ROWS_MAX, case())) == ["note"]
 
 
 # --- the report -----------------------------------------------------------------------------------

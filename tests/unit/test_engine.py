@@ -257,9 +257,9 @@ def test_no_message_and_no_traceback_shows_a_password(url: str) -> None:
     with pytest.raises(InvalidURL) as caught:
         target(url)
     lines = traceback.TracebackException.from_exception(caught.value, lookup_lines=False)
-    shown = "".join(lines.format_exception_only())
     assert SECRET not in str(caught.value)
-    assert SECRET not in shown
+    # With what Python said before, unless that is left out: it quotes a password as a port.
+    assert SECRET not in "".join(lines.format())
     assert caught.value.__cause__ is None
 
 

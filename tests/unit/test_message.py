@@ -1,5 +1,7 @@
 """Messages are frozen values, and their ids are UUIDs of version 7."""
 
+import ctypes
+import os
 import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
@@ -7,7 +9,9 @@ from typing import Any
 
 import pytest
 
+from rowmq import message
 from rowmq.message import Message, PublishResult, new_id, new_ids
+from tests.unit.drivers.test_pool import exit_code, fork
 
 
 def millis_of(id: str) -> int:
@@ -57,6 +61,31 @@ def test_ids_made_together_are_uuids_in_rising_order() -> None:
     assert {uuid.UUID(id).version for id in ids} == {7}
     assert all(id == str(uuid.UUID(id)) for id in ids)
     assert new_ids(0) == []
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_a_child_makes_ids_of_its_own(told: bool) -> None:
+    while not message._spare_tails[os.getpid()]:  # that was the last one
+        new_id()
+    here, there = os.pipe()
+
+    def work() -> None:
+        os.write(there, "\n".join(new_id()[15:] for _ in range(50)).encode())
+
+    assert exit_code(fork(work, by=os.fork if told else fork_unheard)) == 0
+    ours = {new_id()[15:] for _ in range(150)}
+    theirs = set(os.read(here, 10_000).decode().split())
+    os.close(here)
+    os.close(there)
+    assert len(theirs) == 50
+    assert not ours & theirs
+
+
+def fork_unheard() -> int:
+    """Fork as a server does that is written in C, and has an interpreter inside: without a word to
+    Python, which calls none of what is registered for it.
+    """
+    return int(ctypes.PyDLL(None).fork())
 
 
 def test_every_random_bit_of_an_id_is_used() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from tests.mutants.guards import MUTANTS
 from tests.mutants.mutant import SOURCE, Edit, Misfit, Mutant, apply, place_of_test
+from tests.mutants.running import Verdict, first_failure, is_of_the_guard, verdict_of
 
 
 @cache
@@ -47,3 +48,50 @@ def test_edits_of_one_file_are_made_one_after_the_other() -> None:
     second = Edit("store/ticks.py", "FORGET_BATCH = 2_000", "FORGET_BATCH = 3_000")
     ((_, text),) = apply([first, second]).items()
     assert "FORGET_BATCH = 3_000" in text
+
+
+SAID = """\
+=== short test summary info ===
+FAILED tests/conformance/test_x.py::test_y[a key-sqlite] - {}
+1 failed, 3 passed in 0.42s
+"""
+
+OF_THE_GUARD = [
+    "assert [1, 2] == [1]",
+    "AssertionError: two own one partition",
+    "Failed: DID NOT RAISE <class 'rowmq.errors.StaleLease'>",
+    "rowmq.errors.DatabaseError: UNIQUE constraint failed: rowmq_messages.message_offset",
+    "AttributeError: 'NoneType' object has no attribute 'ack'",
+]
+
+OF_ANOTHER_REASON = [
+    "NameError: name 'first' is not defined",
+    "ModuleNotFoundError: No module named 'rowmq.store.claimz'",
+    "rowmq.errors.DatabaseError: no such column: o.epoch",
+    'rowmq.errors.DatabaseError: syntax error at or near "AND"',
+    "rowmq.errors.DatabaseError: (1064, 'You have an error in your SQL syntax; check')",
+    "rowmq.errors.DatabaseError: could not determine data type of parameter $2",
+]
+
+
+@pytest.mark.parametrize("reason", [*OF_THE_GUARD, *OF_ANOTHER_REASON])
+def test_what_does_not_run_kills_nobody(reason: str) -> None:
+    failed = first_failure(SAID.format(reason))
+    assert failed == ("test_y[a key-sqlite]", reason)
+    assert is_of_the_guard(reason) is (reason in OF_THE_GUARD)
+    killed = Verdict.KILLED if reason in OF_THE_GUARD else Verdict.OTHER
+    assert verdict_of(MUTANTS[0], 1, failed) is killed
+
+
+def test_what_hangs_kills_nobody() -> None:
+    failed = first_failure(SAID.format("Failed: Timeout (>120.0s) from pytest-timeout."))
+    assert verdict_of(MUTANTS[0], 1, failed) is Verdict.HANGS
+    assert verdict_of(MUTANTS[0], None, None) is Verdict.HANGS
+
+
+def test_what_breaks_ordinary_use_and_what_does_not_fail_is_told_apart() -> None:
+    ordinary = MUTANTS[0].area.ordinary.partition("::")[2]
+    failed = first_failure(f"FAILED tests/a.py::{ordinary}[sqlite-sync] - assert 1 == 2")
+    assert verdict_of(MUTANTS[0], 1, failed) is Verdict.BROKEN
+    assert verdict_of(MUTANTS[0], 0, None) is Verdict.SURVIVED
+    assert verdict_of(MUTANTS[0], 4, first_failure("no tests ran")) is Verdict.UNTRIED

@@ -52,7 +52,8 @@ class Model:
         elif name == "take_back":
             self.take_back(progress, Range(pick, pick + size, State.WAITING, 0, pick % 2))
         elif name == "skip":
-            self.skip(progress, self.acked + 1 + size)
+            offset = self.acked + 1 + size
+            self.skip(progress, offset, min(self.acked + 1 + pick, offset) if error else None)
 
     def deliver(self, progress: Progress, size: int) -> None:
         last = self.delivered + size
@@ -75,15 +76,17 @@ class Model:
             if marked and before.first <= offset <= before.last:
                 self.known[offset] = (State.WAITING, before.attempts, 0, error)
 
-    def skip(self, progress: Progress, offset: int) -> None:
+    def skip(self, progress: Progress, offset: int, since: int | None) -> None:
+        kept = [known for known in self.open() if since is not None and known < since]
         unacked = [
             passed
             for passed in range(self.acked + 1, offset)
-            if self.known.get(passed, (None,))[0] is not State.ACKED
+            if self.known.get(passed, (None,))[0] is not State.ACKED and passed not in kept
         ]
-        assert progress.skip_to(offset) == len(unacked)
+        assert progress.skip_to(offset, since=since) == len(unacked)
         for passed in range(self.base + 1, offset):
-            self.known[passed] = DONE
+            if passed not in kept:
+                self.known[passed] = DONE
         self.delivered = max(self.delivered, offset - 1)
 
     def settle(

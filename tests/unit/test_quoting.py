@@ -2,7 +2,7 @@
 
 import pytest
 
-from rowmq.quoting import CHARS_MAX, quoted, visible
+from rowmq.quoting import CHARS_MAX, SAID_CHARS_MAX, in_line, quoted, visible
 
 
 class Unspeakable:
@@ -50,3 +50,10 @@ def test_what_is_long_is_cut(kind: str) -> None:
 def test_what_is_plainly_visible_stays() -> None:
     text = "größe 大\u3000😀 %s {x} [red]"
     assert visible(text) == text
+
+
+def test_what_others_say_is_one_line_that_is_not_long() -> None:
+    assert in_line("one\n  two\r\n\x1b[2J\u2028three") == r"one two \x1b[2J three"
+    for long in ("x" * 2**24, "\x1b" * SAID_CHARS_MAX, "\ud800\n" * 2**20):
+        assert in_line(long).endswith("...")
+        assert len(in_line(long)) == SAID_CHARS_MAX + len("...")

@@ -1,6 +1,6 @@
 """`rowmq dlq`: the messages that consumer groups gave up on."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 from rich.text import Text
@@ -37,7 +37,14 @@ of_group = click.option(
     "--group", shell_complete=names.groups, help="Only the letters of this group."
 )
 of_ids = click.option(
-    "--id", "ids", multiple=True, help="Only the letter of this message; may be given again."
+    "--id", "ids", multiple=True, help="Only the letters of this message; may be given again."
+)
+of_letters = click.option(
+    "--letter",
+    "handles",
+    metavar="HANDLE",
+    multiple=True,
+    help="Only this letter, by its handle as `rowmq dlq show` tells it; may be given again.",
 )
 
 
@@ -54,6 +61,9 @@ def dlq() -> None:
       rowmq dlq show orders order-8
       rowmq dlq redrive orders --group billing
       rowmq dlq purge orders --id order-8
+
+    Several keys may have a message of the same ID, and several groups may have given up on it: what
+    is done by an ID is done to all of these letters. A handle is of one letter: show tells it.
     """
 
 
@@ -136,6 +146,7 @@ def letters_of(
 def letter_fields(letter: rowmq.DeadLetter[Any]) -> dict[str, Any]:
     message = letter.message
     return {
+        "handle": letter.handle,
         "topic": message.topic,
         "group": letter.group,
         "key": message.key,
@@ -153,18 +164,31 @@ def letter_fields(letter: rowmq.DeadLetter[Any]) -> dict[str, Any]:
 
 @dlq.command()
 @click.argument("topic", shell_complete=names.topics)
-@click.argument("id")
+@click.argument("id", required=False)
 @of_group
+@of_letters
 @options.database
 @options.as_json
-def show(database: Database, topic: str, id: str, *, group: str | None, as_json: bool) -> None:
-    """Show the dead letters of the message ID, with payload and error.
+def show(
+    database: Database,
+    topic: str,
+    id: str | None,
+    *,
+    group: str | None,
+    handles: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Show the dead letters of the message ID, or some by their handles.
 
     For example:
       rowmq dlq show orders order-8
+      rowmq dlq show orders --letter 12.7.1767225600000000
     """
+    if id is None and not handles:
+        raise click.UsageError("say which letters to show: the ID of a message, or --letter")
+    picked = Picked(() if id is None else (id,), handles)
     with database.open() as mq:
-        found = some(mq, topic, group, [id])
+        found = some(mq, topic, group, picked)
     if as_json:
         emit([letter_fields(letter) for letter in found])
         return
@@ -181,13 +205,29 @@ def show(database: Database, topic: str, id: str, *, group: str | None, as_json:
         show_payload(letter.message.payload)
 
 
+class Picked(NamedTuple):
+    """What was named: messages by their ids, or letters by their handles."""
+
+    ids: tuple[str, ...]
+    handles: tuple[str, ...]
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The same as arguments of the client's calls."""
+        return {"ids": list(self.ids) or None, "letters": list(self.handles) or None}
+
+
 def some(
-    mq: rowmq.RowMQ, topic: str, group: str | None, ids: list[str]
+    mq: rowmq.RowMQ, topic: str, group: str | None, picked: Picked
 ) -> list[rowmq.DeadLetter[Any]]:
-    """The letters of messages, which must be there."""
+    """The letters that were named, which must be there."""
+    if picked.ids and picked.handles:
+        raise click.UsageError("name messages by --id, or letters by --letter: not both")
+    if picked.handles:
+        return [letter_of(mq, topic, group, handle) for handle in dict.fromkeys(picked.handles)]
     letters = letters_of(mq, topic, group, SEARCH_MAX)
-    found = [letter for letter in letters if letter.message.id in ids]
-    missing = sorted(set(ids) - {str(letter.message.id) for letter in found})
+    found = [letter for letter in letters if letter.message.id in picked.ids]
+    missing = sorted(set(picked.ids) - {str(letter.message.id) for letter in found})
     if missing:
         raise NotFound(
             f"topic {topic!r} has no dead letter of {missing[0]!r}: rowmq dlq ls lists them"
@@ -195,10 +235,22 @@ def some(
     return found
 
 
+def letter_of(mq: rowmq.RowMQ, topic: str, group: str | None, handle: str) -> rowmq.DeadLetter[Any]:
+    """The letter of a handle."""
+    letter = mq.find_letter(topic, handle)
+    if letter is None or group not in (None, letter.group):
+        raise NotFound(
+            f"topic {topic!r} has no dead letter {handle!r}: it was given back, or purged, or is "
+            f"of another group; rowmq dlq ls lists them"
+        )
+    return letter
+
+
 @dlq.command()
 @click.argument("topic", shell_complete=names.topics)
 @of_group
 @of_ids
+@of_letters
 @options.database
 @options.dry_run
 @options.as_json
@@ -208,6 +260,7 @@ def redrive(
     *,
     group: str | None,
     ids: tuple[str, ...],
+    handles: tuple[str, ...],
     dry_run: bool,
     as_json: bool,
 ) -> None:
@@ -216,13 +269,15 @@ def redrive(
     For example:
       rowmq dlq redrive orders --group billing
       rowmq dlq redrive orders --id order-8 --id order-9
+      rowmq dlq redrive orders --letter 12.7.1767225600000000
     """
+    picked = Picked(ids, handles)
     with database.open() as mq:
-        count, shown = chosen(mq, topic, group, ids)
+        count, shown = chosen(mq, topic, group, picked)
         done = 0
         if not dry_run:
             with pulse(f"redriving {shown}", quiet=as_json):
-                done = mq.redrive(topic, group=group, ids=list(ids) or None)
+                done = mq.redrive(topic, group=group, **picked.arguments)
     report("redriven", done, count, shown, dry_run=dry_run, as_json=as_json)
 
 
@@ -230,6 +285,7 @@ def redrive(
 @click.argument("topic", shell_complete=names.topics)
 @of_group
 @of_ids
+@of_letters
 @options.database
 @options.dry_run
 @options.yes
@@ -240,6 +296,7 @@ def purge(
     *,
     group: str | None,
     ids: tuple[str, ...],
+    handles: tuple[str, ...],
     dry_run: bool,
     yes: bool,
     as_json: bool,
@@ -249,22 +306,24 @@ def purge(
     For example:
       rowmq dlq purge orders --id order-8
       rowmq dlq purge orders --group billing --yes
+      rowmq dlq purge orders --letter 12.7.1767225600000000
     """
+    picked = Picked(ids, handles)
     with database.open() as mq:
-        count, shown = chosen(mq, topic, group, ids)
+        count, shown = chosen(mq, topic, group, picked)
         done = 0
         if not dry_run and count:
             confirm(f"{shown} of topic {topic!r} will be deleted for good.", yes=yes)
             with pulse(f"purging {shown}", quiet=as_json):
-                done = mq.purge_dead_letters(topic, group=group, ids=list(ids) or None)
+                done = mq.purge_dead_letters(topic, group=group, **picked.arguments)
     report("purged", done, count, shown, dry_run=dry_run, as_json=as_json)
 
 
-def chosen(mq: rowmq.RowMQ, topic: str, group: str | None, ids: tuple[str, ...]) -> tuple[int, str]:
+def chosen(mq: rowmq.RowMQ, topic: str, group: str | None, picked: Picked) -> tuple[int, str]:
     """How many letters it is about, at least, and that in words."""
     check(mq, topic, group)
-    if ids:
-        count = len(some(mq, topic, group, list(ids)))
+    if picked.ids or picked.handles:
+        count = len(some(mq, topic, group, picked))
         return count, plural(count, "dead letter")
     count = len(letters_of(mq, topic, group, COUNT_MAX))
     shown = (

@@ -1,8 +1,7 @@
 """`rowmq doctor`: examine the database and the work in it, and say what to do."""
 
 import typing
-from collections.abc import Iterator, Mapping
-from datetime import datetime
+from collections.abc import Iterator
 from typing import Any
 
 import click
@@ -14,10 +13,11 @@ from rowmq.cli import options
 from rowmq.cli.commands import Command
 from rowmq.cli.failing import Code
 from rowmq.cli.options import Database
-from rowmq.cli.showing import Cell, emit, moment, out, plural, table, visible
+from rowmq.cli.showing import Cell, emit, out, plural, table, visible
 from rowmq.cli.values import DURATION, SIZE
 from rowmq.doctor.checks import CHECKS
 from rowmq.doctor.thresholds import threshold_defaults
+from rowmq.doctor.wording import figures_of
 from rowmq.times import Duration
 
 __all__ = ["doctor"]
@@ -30,9 +30,6 @@ SYMBOLS = {
 }
 
 WIDTH = max(len(check.name) for check in CHECKS) + 4
-
-TOLD = {"error", "statements", "right"}
-"""Details that stand in the summary or the advice already."""
 
 
 def list_checks(ctx: click.Context, _: click.Parameter, value: bool) -> None:
@@ -162,36 +159,11 @@ def under(finding: rowmq.Finding) -> Iterator[Text]:
     """What stands below a finding: the figures, and what to do."""
     if finding.level is rowmq.Level.OK:
         return
-    if figures := figures_of(finding):
-        yield Text(figures, "dim")
+    figures = [f"{name} {figure}" for name, figure in figures_of(finding)]
+    if figures:
+        yield Text(visible(" · ".join(figures)), "dim")
     if finding.advice:
         yield Text.assemble(("→ ", "bold"), visible(finding.advice))
-
-
-def figures_of(finding: rowmq.Finding) -> str:
-    """The details that the summary does not name."""
-    pairs = [
-        f"{name.replace('_', ' ')} {figure(value)}"
-        for name, value in finding.details.items()
-        if value is not None
-        and name not in TOLD
-        and name.removesuffix("_ms") not in finding.summary
-    ]
-    return visible(" · ".join(pairs))
-
-
-def figure(value: Any) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, datetime):
-        return moment(value)
-    if isinstance(value, float):
-        return f"{value:,.4g}" if abs(value) < 1000 else f"{value:,.0f}"
-    if isinstance(value, Mapping):
-        return ", ".join(f"{key} ({figure(item)})" for key, item in value.items())
-    if isinstance(value, list | tuple):
-        return ", ".join(map(str, value))
-    return str(value)
 
 
 def verdict(checkup: rowmq.Checkup) -> Text:

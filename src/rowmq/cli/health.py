@@ -1,18 +1,21 @@
-"""The health endpoints of a worker: 200 if it is well, 503 if not, and JSON that says why."""
+"""What a worker answers over HTTP: how it does (200 if it is well, 503 if not, and JSON that says
+why), and its metrics.
+"""
 
 import contextlib
-import socket
-import threading
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from functools import partial
 from typing import Any
 
 import click
 import msgspec
 
-__all__ = ["Address", "address_of", "serve_health"]
+from rowmq.errors import InvalidOption
+from rowmq.telemetry.families import Family
+from rowmq.worker import serving
+from rowmq.worker.serving import Address, Answer, Answers, metrics_answers
 
-Address = tuple[str, int]
+__all__ = ["Address", "Endpoints", "address_of"]
 
 READY = ("/", "/health", "/healthz", "/readyz")
 """Whether it gets its work done; in an outage of the database it does not."""
@@ -21,76 +24,55 @@ LIVE = ("/livez",)
 """Whether it is worth keeping: starting it again mends no outage."""
 
 
-PORT_DIGITS_MAX = 5
-
-
 def address_of(value: str) -> Address:
     """The address of `port` or `host:port`; without a host, only this machine can ask."""
-    host, colon, port = value.rpartition(":")
-    bare = ":" in host and not host.startswith("[")
-    given = port.isascii() and port.isdecimal() and len(port) <= PORT_DIGITS_MAX
-    if not given or not 0 <= int(port) < 65536 or (colon and not host) or bare:
-        raise click.BadParameter(
-            "give a port, as in 8080, or host:port, as in 0.0.0.0:8080 or [::]:8080"
-        )
-    return host.strip("[]") or "127.0.0.1", int(port)
-
-
-@contextlib.contextmanager
-def serve_health(address: Address | None, health: Callable[[], dict[str, Any]]) -> Iterator[None]:
-    """Answer, from a thread, for as long as the block runs."""
-    if address is None:
-        yield
-        return
     try:
-        server = Server(address, health)
+        return serving.address_of(value)
+    except InvalidOption as error:
+        raise click.BadParameter(str(error)) from None
+
+
+class Endpoints:
+    """Where a worker answers about its health, and its metrics: perhaps both at one address."""
+
+    def __init__(self, health: Address | None, metrics: Address | None) -> None:
+        self.health = health
+        self.metrics = metrics
+
+    @contextlib.contextmanager
+    def serve(
+        self, health: Callable[[], dict[str, Any]], families: Callable[[], list[Family]] | None
+    ) -> Iterator[None]:
+        """Answer, from threads, for as long as the block runs."""
+        told: list[tuple[str, Address, Answers]] = []
+        if self.health is not None:
+            told.append(("health", self.health, health_answers(health)))
+        if self.metrics is not None and families is not None:
+            told.append(("metrics", self.metrics, metrics_answers(families)))
+        if len(told) == 2 and self.health == self.metrics:
+            told = [("health", told[0][1], {**told[0][2], **told[1][2]})]
+        with contextlib.ExitStack() as stack:
+            for name, address, answers in told:
+                listen(stack, name, address, answers)
+            yield
+
+
+def listen(stack: contextlib.ExitStack, name: str, address: Address, answers: Answers) -> None:
+    """Answer at an address until the stack is closed."""
+    try:
+        stack.enter_context(serving.serving(address, answers, name=name))
     except OSError as error:
         host, port = address
-        raise click.UsageError(f"cannot listen on {host}:{port} for --health: {error}") from error
-    thread = threading.Thread(target=server.serve_forever, name="rowmq-health", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+        raise click.UsageError(f"cannot listen on {host}:{port} for --{name}: {error}") from error
 
 
-class Server(ThreadingHTTPServer):
-    """Answers what `health` says at the moment."""
+def health_answers(health: Callable[[], dict[str, Any]]) -> Answers:
+    """The paths of health checks."""
 
-    daemon_threads = True
+    def answer(deciding: str) -> Answer:
+        told = health()
+        status = 200 if told[deciding] else 503
+        return Answer(status, "application/json", msgspec.json.encode(told))
 
-    def __init__(self, address: Address, health: Callable[[], dict[str, Any]]) -> None:
-        self.health = health
-        if ":" in address[0]:
-            self.address_family = socket.AF_INET6
-        super().__init__(address, Answer)
-
-
-class Answer(BaseHTTPRequestHandler):
-    """One request."""
-
-    server: Server
-    timeout = 5.0
-
-    def do_GET(self) -> None:
-        path = self.path.partition("?")[0]
-        if path not in READY + LIVE:
-            self.send_error(404, "ask for /livez or /readyz")
-            return
-        told = self.server.health()
-        body = msgspec.json.encode(told)
-        self.send_response(200 if told["alive" if path in LIVE else "healthy"] else 503)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.send_header("Cache-Control", "no-store")
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body)
-
-    do_HEAD = do_GET  # noqa: N815 - as the base class calls it
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """A check every few seconds is nothing to write down."""
+    ready = {path: partial(answer, "healthy") for path in READY}
+    return ready | {path: partial(answer, "alive") for path in LIVE}

@@ -9,6 +9,7 @@ import msgspec
 
 from rowmq.cli.failing import redacted
 from rowmq.cli.showing import visible
+from rowmq.telemetry.handling import MessageFilter
 
 __all__ = ["FORMATS", "LEVELS", "set_up_logs"]
 
@@ -22,6 +23,7 @@ def set_up_logs(format: str, level: str) -> None:
     """Write the log to stderr."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JSONFormatter() if format == "json" else TextFormatter())
+    handler.addFilter(MessageFilter())
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(level.upper())
@@ -29,12 +31,18 @@ def set_up_logs(format: str, level: str) -> None:
 
 
 class TextFormatter(logging.Formatter):
-    """A line for people."""
+    """A line for people. What a handler has logged says of which message; what RowMQ itself tells
+    of one names it anyhow.
+    """
 
     def __init__(self) -> None:
         super().__init__(
             "%(asctime)s %(levelname)-7s [%(process)d] %(message)s", "%Y-%m-%d %H:%M:%S"
         )
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - as Python calls it
+        story = super().formatMessage(record)
+        return story if record.name.split(".")[0] == "rowmq" else story + handled_in(record)
 
     def format(self, record: logging.LogRecord) -> str:
         # A name with a line break in it must not look like a line of the log.
@@ -61,6 +69,18 @@ class JSONFormatter(logging.Formatter):
         extra = {name: value for name, value in vars(record).items() if name not in STANDARD}
         kept = {name: plain(value) for name, value in (extra | told).items()}
         return msgspec.json.encode(kept).decode()
+
+
+def handled_in(record: logging.LogRecord) -> str:
+    """What was being handled when a record was made, for people."""
+    told = vars(record)
+    if "topic" in told and "offset" in told:
+        what = f"message {told.get('message_id') or told['offset']} of {told['topic']}"
+    elif "job_id" in told:
+        what = f"job {told['job_id']} of {told.get('queue')}"
+    else:
+        return ""
+    return f" [{told.get('handler')}: {what}, attempt {told.get('attempt')}]"
 
 
 def plain(value: object) -> object:

@@ -23,6 +23,7 @@ from rich.text import Text
 
 from rowmq.cli.fitting import Column, FittedTable
 from rowmq.quoting import visible
+from rowmq.spelling import duration, size
 
 __all__ = [
     "Cell",
@@ -185,30 +186,6 @@ def facts(pairs: Mapping[str, Cell]) -> None:
 def moment(value: datetime) -> str:
     """A time for people: UTC, to the second."""
     return value.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%SZ")
-
-
-UNITS = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
-
-
-def duration(value: timedelta) -> str:
-    """A duration as it can be given to an option: 7d, 1h30m, 0.5s."""
-    seconds = value.total_seconds()
-    if seconds < 60:
-        return f"{seconds:.3g}s"
-    left, parts = round(seconds), []
-    for unit, length in UNITS.items():
-        count, left = divmod(left, length)
-        if count:
-            parts.append(f"{count}{unit}")
-    return "".join(parts[:2])
-
-
-def size(count: int) -> str:
-    """A number of bytes, exactly, as it can be given to an option: 64 KiB, 1 MiB."""
-    for unit, length in (("GiB", 1024**3), ("MiB", 1024**2), ("KiB", 1024)):
-        if count >= length and count % length == 0:
-            return f"{count // length} {unit}"
-    return f"{count} bytes"
 
 
 def plural(count: int, noun: str) -> str:

@@ -20,6 +20,8 @@ from typing import Any
 import msgspec
 
 from rowmq.cli.failing import Code
+from rowmq.telemetry import catalogue
+from rowmq.telemetry.families import Family, Gathering, Labels, of_processes
 from rowmq.worker.signals import SAME_SECONDS
 
 __all__ = ["URL_VARIABLE", "Supervisor", "command_of", "live_with_parent"]
@@ -77,6 +79,7 @@ class Child:
         os.set_blocking(told, False)
         self._told, self._hold, self._text = told, hold, b""
         self._asked = False
+        self._measured: list[Any] = []
         self.began_at = self.told_at = time.monotonic()
         self.told = {}
         self.restarts += 1
@@ -90,6 +93,7 @@ class Child:
         *lines, self._text = self._text.split(b"\n")
         if lines:
             self.told = msgspec.json.decode(lines[-1])
+            self._measured = self.told.pop("metrics", [])
             self.told_at = time.monotonic()
 
     def watch(self) -> None:
@@ -128,6 +132,12 @@ class Child:
     @property
     def alive(self) -> bool:
         return self.start_at is None and self.process.poll() is None
+
+    def families(self) -> list[Family]:
+        """What it has measured, as it has told last."""
+        gathering = Gathering(Labels(1))
+        gathering.add(catalogue.RESTARTS, (), self.restarts)
+        return [*msgspec.convert(self._measured, list[Family]), *gathering.families()]
 
     def health(self) -> dict[str, Any]:
         silent = time.monotonic() - self.told_at
@@ -184,6 +194,10 @@ class Supervisor:
             "pid": os.getpid(),
             "processes": children,
         }
+
+    def families(self) -> list[Family]:
+        """What all of them have measured."""
+        return of_processes((str(child.number), child.families()) for child in self._children)
 
     def _stop(self) -> int:
         """Pass a signal on, wait, and kill who does not end; a second signal kills at once."""

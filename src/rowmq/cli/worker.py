@@ -4,18 +4,23 @@ import signal
 import sys
 from collections.abc import Collection
 from datetime import timedelta
-from typing import NoReturn
+from functools import partial
+from typing import Any, NoReturn
 
 import click
 
 import rowmq
 from rowmq.cli.commands import Command
 from rowmq.cli.failing import Code
-from rowmq.cli.health import Address, address_of, serve_health
+from rowmq.cli.health import Address, Endpoints, address_of
 from rowmq.cli.loading import load_app
 from rowmq.cli.logs import FORMATS, LEVELS, set_up_logs
 from rowmq.cli.supervisor import URL_VARIABLE, Supervisor, command_of, live_with_parent
 from rowmq.cli.values import Duration
+from rowmq.telemetry.families import Family, Gathering, Labels
+from rowmq.telemetry.figures import Figures, OwnClient
+from rowmq.telemetry.metrics import VALUES_MAX, Metrics
+from rowmq.worker.app import client_of
 
 __all__ = ["worker"]
 
@@ -66,6 +71,14 @@ def address(_: click.Context, __: click.Parameter, value: str | None) -> Address
     "for probes from outside give 0.0.0.0:8080.",
 )
 @click.option(
+    "--metrics",
+    metavar="[HOST:]PORT",
+    callback=address,
+    help="Answer /metrics there, for Prometheus, in place of the app's own setting; as with "
+    "--health, without a host to this machine only. Both may be at one port.",
+)
+@click.option("--tell-metrics", is_flag=True, hidden=True)
+@click.option(
     "--graceful-timeout",
     type=Duration(),
     metavar="DURATION",
@@ -97,6 +110,8 @@ def worker(
     topics: Collection[str] | None,
     url: str | None,
     health: Address | None,
+    metrics: Address | None,
+    tell_metrics: bool,
     graceful_timeout: timedelta | None,
     log_format: str,
     log_level: str,
@@ -109,7 +124,7 @@ def worker(
 
     For example:
       rowmq worker shop.tasks:app
-      rowmq worker shop.tasks:app --processes 4 --health 8080
+      rowmq worker shop.tasks:app --processes 4 --health 8080 --metrics 8080
       rowmq worker shop.tasks:app --queues emails,reports --log-format json
     """
     signal.signal(signal.SIGTERM, leave)
@@ -117,20 +132,27 @@ def worker(
     found = load_app(app)
     found.configure(url=url, graceful_timeout=graceful_timeout)
     found.chosen(queues=queues, topics=topics)
+    endpoints = Endpoints(health, metrics or found.metrics_address)
+    found.configure(metrics=False)  # these answer, and not the app by itself
     if processes == 1:
-        sys.exit(run_here(found, queues, topics, health))
+        sys.exit(run_here(found, queues, topics, endpoints, tell_metrics=tell_metrics))
     options = [f"--log-format={log_format}", f"--log-level={log_level}"]
     options += [] if graceful_timeout is None else [f"--graceful-timeout={found.graceful_timeout}"]
     options += [] if queues is None else [f"--queues={','.join(queues)}"]
     options += [] if topics is None else [f"--topics={','.join(topics)}"]
+    options += [] if endpoints.metrics is None else ["--tell-metrics"]
     supervisor = Supervisor(
         processes,
         command_of(app, options),
         url=url,
         graceful_timeout=found.graceful_timeout,
     )
-    with serve_health(health, supervisor.health):
-        sys.exit(supervisor.run())
+    asking = OwnClient(partial(client_of, found, pool_size=1, notify=False, auto_migrate=False))
+    figures = Figures(asking.begin)
+    with endpoints.serve(supervisor.health, partial(families_of, supervisor, figures)):
+        code = supervisor.run()
+    asking.close()
+    sys.exit(code)
 
 
 def leave(*_: object) -> NoReturn:
@@ -142,9 +164,29 @@ def run_here(
     app: rowmq.App,
     queues: Collection[str] | None,
     topics: Collection[str] | None,
-    health: Address | None,
+    endpoints: Endpoints,
+    *,
+    tell_metrics: bool,
 ) -> int:
     limit = app.graceful_timeout + OVERTIME_SECONDS
-    live_with_parent(app.health, app.stop, seconds_max=limit)
-    with serve_health(health, app.health):
+    metrics = None
+    if tell_metrics or endpoints.metrics is not None:
+        metrics = Metrics(figures=not tell_metrics)
+        app.observe(metrics)
+
+    def told() -> dict[str, Any]:
+        """What the parent wants to know."""
+        measured = metrics.families() if tell_metrics and metrics is not None else []
+        return app.health() | ({"metrics": measured} if measured else {})
+
+    live_with_parent(told, app.stop, seconds_max=limit)
+    with endpoints.serve(app.health, None if metrics is None else metrics.families):
         return 0 if app.run(queues=queues, topics=topics) else Code.WORK_LEFT
+
+
+def families_of(supervisor: Supervisor, figures: Figures) -> list[Family]:
+    """What all processes have told of themselves, and what the database says."""
+    gathering = Gathering(Labels(VALUES_MAX))
+    figures.wait()
+    figures.gather(gathering)
+    return [*supervisor.families(), *gathering.families()]

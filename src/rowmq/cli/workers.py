@@ -99,6 +99,7 @@ def running_fields(running: rowmq.RunningInfo) -> dict[str, Any]:
     return {
         "handler": running.handler,
         "source": running.source,
+        "source_type": running.source_type,
         "id": running.id,
         "key": running.key,
         "attempt": running.attempt,

@@ -31,7 +31,7 @@ from rowmq.store.entries import Entry
 from rowmq.store.keys import id_within
 from rowmq.store.postings import Posting
 from rowmq.store.queues import wake_name
-from rowmq.store.schedules import Firing, Made, Schedule, Upcoming
+from rowmq.store.schedules import Firing, Made, Schedule, Sees, Upcoming
 from rowmq.store.ticks import FORGET_BATCH
 
 __all__ = ["Core", "Round", "pause_seconds"]
@@ -90,6 +90,10 @@ class Core:
         self.functions = functions
         self.notify = notify
         self.disturb: Callable[[str], None] = desk.disturb
+        self.sees: Sees | None = None
+        """Which schedules can be steered; None is all. It is asked when their rows are locked."""
+        self.fired: list[Callable[[str, int], None]] = []
+        """Are told which schedule was fired here, and how often; for metrics."""
         self._missing: set[tuple[str, str]] = set()
         self._put_off: dict[str, tuple[int, float]] = {}
         """Schedules that failed: how often in a row, and until when they are left alone."""
@@ -108,24 +112,26 @@ class Core:
             self.functions[checked, spec.config_hash] = payload
         memo: list[Outcome] = []
         revision = secrets.randbits(62)
-        operation = partial(self.store.schedules.install, checked, spec, revision, memo=memo)
+        install = partial(self.store.schedules.install, memo=memo, sees=self.sees)
+        operation = partial(install, checked, spec, revision)
         outcome: Outcome = yield partial(self.desk.run, operation, connection)
         return outcome
 
     def change(self, what: str, name: str, connection: Any) -> Steps[None]:
         """Pause or resume a schedule."""
-        operation = partial(getattr(self.store.schedules, what), check_schedule(name))
+        change = getattr(self.store.schedules, what)
+        operation = partial(change, check_schedule(name), sees=self.sees)
         yield partial(self.desk.run, operation, connection)
 
     def remove(self, name: str, connection: Any) -> Steps[bool]:
         """Delete a schedule; whether there was one."""
-        operation = partial(self.store.schedules.remove, check_schedule(name))
+        operation = partial(self.store.schedules.remove, check_schedule(name), sees=self.sees)
         removed: bool = yield partial(self.desk.repeat, operation, connection)
         return removed
 
     def load(self, name: str, connection: Any = None) -> Steps[Schedule]:
         """A schedule as it is."""
-        load = partial(self.store.schedules.load, check_schedule(name))
+        load = partial(self.store.schedules.load, check_schedule(name), sees=self.sees)
         schedule: Schedule = yield partial(self.desk.run, load, connection)
         return schedule
 
@@ -225,6 +231,8 @@ class Core:
             done.expect(BUSY_SECONDS)
             return
         done.made += made
+        for told in self.fired:
+            told(name, made)
         if due.next_at is not None:
             done.expect(max(0.0, (due.next_at - schedule.now) / 1_000_000))
 

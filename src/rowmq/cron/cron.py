@@ -5,9 +5,10 @@ Each method is a line or two: what happens is in `core`, and in the background i
 
 import asyncio
 import builtins
+import copy
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, time
-from typing import Any
+from typing import Any, Self
 from zoneinfo import ZoneInfo
 
 from rowmq.cron.core import Core, Round
@@ -17,6 +18,7 @@ from rowmq.drivers.base import SyncDriver, take_steps, take_steps_async
 from rowmq.message import CronMessage, Outcome, ScheduledMessage, ScheduleInfo
 from rowmq.queue.desk import Desk
 from rowmq.schedule import CatchUp, cron_of, daily_of, periodic_of
+from rowmq.store.schedules import Sees
 from rowmq.times import Duration
 
 __all__ = ["AsyncCron", "Cron"]
@@ -53,6 +55,15 @@ class _Handle:
     def tending(self) -> bool:
         """Whether this client makes ticks in the background."""
         return self._tender.busy
+
+    def _seen_by(self, sees: Sees) -> Self:
+        """The same for somebody who may have to do with some schedules only, by where they put
+        what they make. To look first and act then would leave time to put another in its place.
+        """
+        core, handle = copy.copy(self._core), copy.copy(self)
+        core.sees = sees
+        handle._core = core  # noqa: SLF001 - one of this class
+        return handle
 
     def _installed(self, outcome: Outcome, *, tend: bool) -> Outcome:
         if tend:

@@ -1,8 +1,13 @@
 """How figures are said to people, and what is left out of a statement that is shown."""
 
 import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
 
-__all__ = ["count", "duration", "shortened", "size"]
+from rowmq.message import Finding
+
+__all__ = ["count", "duration", "figures_of", "shortened", "size"]
 
 SHOWN_CHARS = 60
 """How much of a statement is shown."""
@@ -61,3 +66,34 @@ def hidden(match: re.Match[str]) -> str:
     """What stands in the place of a value, or of a comment."""
     groups = match.groupdict()
     return " " if groups["comment"] or groups.get("remark") else "?"
+
+
+# --- the figures of a finding ---------------------------------------------------------------------
+
+TOLD = {"error", "statements", "right"}
+"""Details that stand in the summary or the advice already."""
+
+
+def figures_of(finding: Finding) -> list[tuple[str, str]]:
+    """The details of a finding that its summary does not name, as words."""
+    return [
+        (name.replace("_", " "), figure(value))
+        for name, value in finding.details.items()
+        if value is not None
+        and name not in TOLD
+        and name.removesuffix("_ms") not in finding.summary
+    ]
+
+
+def figure(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+    if isinstance(value, float):
+        return f"{value:,.4g}" if abs(value) < 1000 else f"{value:,.0f}"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} ({figure(item)})" for key, item in value.items())
+    if isinstance(value, list | tuple):
+        return ", ".join(map(str, value))
+    return str(value)

@@ -1,12 +1,13 @@
 """The work itself: who is behind, what was given up on, and what waits for somebody who is gone."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from shlex import quote
+from typing import Any
 
 from rowmq.doctor.case import Case
 from rowmq.doctor.wording import count, duration
 from rowmq.message import Finding, WorkerInfo
-from rowmq.store.doctor import PARTITIONS_MAX
+from rowmq.store.doctor import ROWS_MAX
 from rowmq.store.doctor_facts import (
     Failures,
     GroupState,
@@ -40,7 +41,13 @@ DAY_SECONDS = 86_400.0
 def judge_groups(groups: Sequence[GroupState], case: Case) -> Iterator[Finding]:
     bad = [finding for group in groups for finding in judge_group(group, case)]
     yield from bad
-    if not bad:
+    if len(groups) >= ROWS_MAX:
+        yield case.note(
+            f"the first {count(ROWS_MAX, 'group')} were looked at, and there may be more",
+            "see all of them: rowmq groups ls",
+            groups=len(groups),
+        )
+    elif not bad:
         lag = sum(group.lag for group in groups)
         yield case.ok(
             f"{count(len(groups), 'group')}, {count(lag, 'message')} behind together",
@@ -50,12 +57,36 @@ def judge_groups(groups: Sequence[GroupState], case: Case) -> Iterator[Finding]:
 
 
 def judge_group(group: GroupState, case: Case) -> Iterator[Finding]:
-    limits = case.thresholds
-    name = f"group {group.group!r} of topic {group.topic!r}"
-    age = group.oldest_seconds or 0.0
-    some = ", in the first 10,000 keys alone" if group.partitions >= PARTITIONS_MAX else ""
-    behind = f"{count(group.lag, 'message')} behind{some}, the oldest {duration(age)} old"
-    details = {
+    """What is wrong with a group. One that was not looked at whole is never passed over."""
+    details = group_details(group)
+    found = [*judge_lag(group, case, details)]
+    yield from found
+    yield from judge_expired(group, case, details)
+    if (group.capped or group.oldest_capped) and not found:
+        yield case.note(
+            f"{named(group)} is {behind(group)}: it has more keys than are looked at",
+            f"see where it is most behind: rowmq lag {quote(group.topic)} {quote(group.group)} "
+            f"--partitions",
+            **details,
+        )
+
+
+def named(group: GroupState) -> str:
+    return f"group {group.group!r} of topic {group.topic!r}"
+
+
+def behind(group: GroupState) -> str:
+    """How far a group is behind, and that it may be more."""
+    lag, age = count(group.lag, "message"), duration(group.oldest_seconds or 0.0)
+    if group.capped:
+        lag = f"at least {lag}"
+    if group.oldest_capped:
+        age = f"at least {age}"
+    return f"{lag} behind, the oldest {age} old"
+
+
+def group_details(group: GroupState) -> dict[str, Any]:
+    return {
         "topic": group.topic,
         "group": group.group,
         "lag": group.lag,
@@ -64,26 +95,43 @@ def judge_group(group: GroupState, case: Case) -> Iterator[Finding]:
         "subscribers": group.subscribers,
         "expired": group.expired,
     }
-    if group.lag and not group.subscribers and age > limits.seconds("unattended"):
+
+
+def judge_lag(group: GroupState, case: Case, details: Mapping[str, Any]) -> Iterator[Finding]:
+    limits, age = case.thresholds, group.oldest_seconds or 0.0
+    is_far = age > limits.seconds("lag_age") or group.lag > limits.lag_messages
+    if group.keeps_books:
+        if is_far:
+            yield case.warning(
+                f"{named(group)}, which Spark reads for, is {behind(group)}",
+                "see that its stream or archive runs, or give it more to do at once; or, if it is "
+                f"not needed any more, run: rowmq groups drop {quote(group.topic)} "
+                f"{quote(group.group)}",
+                **details,
+            )
+    elif group.lag and not group.subscribers and age > limits.seconds("unattended"):
         yield case.warning(
-            f"nobody consumes {name}: it is {behind}",
+            f"nobody consumes {named(group)}: it is {behind(group)}",
             f"start a subscriber of it; or, if the group is not needed any more, run: "
             f"rowmq groups drop {quote(group.topic)} {quote(group.group)}",
             **details,
         )
-    elif age > limits.seconds("lag_age") or group.lag > limits.lag_messages:
+    elif is_far:
         yield case.warning(
-            f"{name} is {behind}, with {count(group.subscribers, 'subscriber')}",
+            f"{named(group)} is {behind(group)}, with {count(group.subscribers, 'subscriber')}",
             "start more subscribers if there are more keys than subscribers, make the handler "
             "faster, or see whether a message of one key fails over and over: rowmq lag "
             f"{quote(group.topic)} {quote(group.group)} --partitions",
             **details,
         )
+
+
+def judge_expired(group: GroupState, case: Case, details: Mapping[str, Any]) -> Iterator[Finding]:
     if group.expired:
         tell = case.warning if group.lag else case.note
         yield tell(
-            f"retention took {count(group.expired, 'message')} from {name} before it had acked "
-            f"them",
+            f"retention took {count(group.expired, 'message')} from {named(group)} before it had "
+            f"acked them",
             f"if that is not meant to be, have the group keep up, or keep messages longer: "
             f"rowmq topics configure {quote(group.topic)} --retention 30d",
             **details,

@@ -27,6 +27,7 @@ from rowmq.errors import (
     DatabaseUnreachable,
     MissingTable,
     PoolTimeout,
+    RowMQError,
     SchemaMissing,
     TransientError,
 )
@@ -37,6 +38,7 @@ __all__ = [
     "AsyncGuest",
     "AsyncSession",
     "Driver",
+    "Ended",
     "Guest",
     "Limits",
     "Observer",
@@ -44,6 +46,7 @@ __all__ = [
     "Step",
     "Steps",
     "SyncDriver",
+    "Timer",
     "attempts",
     "drive",
     "one_attempt",
@@ -55,7 +58,13 @@ T = TypeVar("T")
 Step = Callable[[], Any]
 Steps = Generator[Step, Any, T]
 Observer = Callable[[Statement], None]
-"""Is told of every statement before it runs: for metrics, traces and tests."""
+"""Is told of every statement before it runs: for tests, which may then come between."""
+
+Ended = Callable[[BaseException | None], None]
+Timer = Callable[[Statement], Ended | None]
+"""Is told of every statement before it runs, and gives whom to tell how it ended, if anybody: for
+metrics and traces.
+"""
 
 BACKOFF_SECONDS_FIRST = 0.01
 BACKOFF_SECONDS_MAX = 1.0
@@ -163,6 +172,7 @@ class Driver:
         self.pool = pool
         self.retry_for = retry_for
         self.observers: list[Observer] = []
+        self.timers: list[Timer] = []
 
     def observe(self, statement: Statement) -> None:
         for observer in self.observers:
@@ -177,13 +187,15 @@ def attempts(
     The last error is raised when the time is over. It begins with the call, and anew when a
     connection is first lost: that may have taken longer to be noticed than anybody would retry.
     """
-    started, lost = time.monotonic(), False
+    started, lost, in_doubt = time.monotonic(), False, False
     for attempt in count():
         try:
             return (yield from once())
-        except PoolTimeout:
-            raise
-        except TransientError as error:
+        except RowMQError as error:
+            # A try whose answer was lost may have been carried out, whatever ended the next ones.
+            in_doubt = error.in_doubt = in_doubt or error.in_doubt
+            if isinstance(error, PoolTimeout) or not isinstance(error, TransientError):
+                raise
             if isinstance(error, ConnectionLost) and not lost:
                 started, lost = time.monotonic(), True
             pause = backoff_seconds(attempt)
@@ -232,8 +244,12 @@ def drive(
                 yield from guarded(owner, begin)
                 begun = True
             driver.observe(statement)
+            step = partial(guest.execute, statement)
             try:
-                result = yield from guarded(guest, partial(guest.execute, statement))
+                if driver.timers:
+                    result = yield from timed(driver, statement, guarded(guest, step))
+                else:
+                    result = yield from guarded(guest, step)
             except MissingTable as error:
                 statement = operation.throw(schema_missing(error))
             except Exception as error:  # noqa: BLE001 - whatever it is, the operation is told
@@ -242,8 +258,37 @@ def drive(
                 statement = operation.send(result)
     except StopIteration as stop:
         if owner and begun:
-            yield from guarded(owner, owner.commit)
+            ending = committed(owner)
+            yield from timed(driver, COMMIT, ending) if driver.timers else ending
         return stop.value  # type: ignore[no-any-return]
+
+
+def timed(driver: Driver, statement: Statement, steps: Steps[T]) -> Steps[T]:
+    """Take the steps of a statement, and tell who asked for it when it begins and how it ends."""
+    ends = [end for timer in driver.timers if (end := timer(statement)) is not None]
+    error: BaseException | None = None
+    try:
+        return (yield from steps)
+    except BaseException as failure:
+        error = failure
+        raise
+    finally:
+        for end in reversed(ends):
+            end(error)
+        del error  # which refers to this frame, and would keep itself
+
+
+COMMIT = Statement("commit", "COMMIT")
+"""What a commit is called by those who time statements: it is where a write waits for the disk."""
+
+
+def committed(session: AnySession) -> Steps[None]:
+    """Commit. Whatever comes of it but an answer, it may have happened."""
+    try:
+        yield from guarded(session, session.commit)
+    except RowMQError as error:
+        error.in_doubt = True
+        raise
 
 
 def visit(driver: Driver, guest: AnyGuest, operation: Operation[T]) -> Steps[T]:
@@ -315,7 +360,7 @@ def end_steps(driver: Driver, session: AnySession, error: BaseException | None) 
     healthy = False
     try:
         if error is None:
-            yield from guarded(session, session.commit)
+            yield from committed(session)
             healthy = True
         elif isinstance(error, Exception):
             healthy = yield from rolled_back(session, error)

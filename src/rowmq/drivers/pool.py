@@ -15,6 +15,7 @@ import contextlib
 import ctypes
 import queue
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any, Generic, TypeVar
 
@@ -38,6 +39,9 @@ class _Places(Generic[S]):
         self.size = size
         self.timeout = timeout
         self.closed = False
+        self.waits = 0
+        """How often somebody had to wait for a session, and for how long in all; for metrics."""
+        self.waited_seconds = 0.0
         self.empty_places()
         after_fork(self)
 
@@ -52,6 +56,11 @@ class _Places(Generic[S]):
         self.own: set[S] = set()
         for _ in range(self.size):
             self.places.put_nowait(None)
+
+    @property
+    def in_use(self) -> int:
+        """How many sessions are lent out, or are being opened."""
+        return max(0, self.size - int(self.places.qsize()))
 
     def owns(self, session: S) -> bool:
         """Whether a session is of this process: after a fork, the parent's are not."""
@@ -114,10 +123,38 @@ class _Places(Generic[S]):
         )
 
 
+class _Stack:
+    """The last one in is the first one out, for threads.
+
+    Ctrl-C may come between any two steps of Python's own. Then `queue.LifoQueue` may keep its lock,
+    and whoever closes the pool waits for ever; here all that waits is a single step.
+    """
+
+    def __init__(self) -> None:
+        self._places: deque[Any] = deque()
+        self._free: queue.SimpleQueue[None] = queue.SimpleQueue()
+
+    def put_nowait(self, place: Any) -> None:
+        self._places.append(place)
+        self._free.put(None)
+
+    def get(self, *, timeout: float) -> Any:
+        """Wait so long for a place; raises `queue.Empty` if none came back."""
+        self._free.get(timeout=timeout)
+        return self._places.pop()
+
+    def get_nowait(self) -> Any:
+        self._free.get_nowait()
+        return self._places.pop()
+
+    def qsize(self) -> int:
+        return self._free.qsize()
+
+
 class Pool(_Places[S]):
     """A pool for threads."""
 
-    stack = queue.LifoQueue
+    stack = _Stack
     empty = queue.Empty
     open_session: Callable[[], S]
 
@@ -160,9 +197,10 @@ class Pool(_Places[S]):
         """A session for the caller alone, idle or new; waits while all are lent out."""
         self.refuse_if_closed()
         try:
-            session = self.check_place(self.places.get(timeout=self.timeout))
+            place: S | None = self.places.get_nowait()
         except queue.Empty:
-            raise self.exhausted() from None
+            place = self._next_place()
+        session = self.check_place(place)
         if session is None:
             try:
                 session = self.open_session()
@@ -171,6 +209,17 @@ class Pool(_Places[S]):
                 raise
             self.own.add(session)
         return session
+
+    def _next_place(self) -> S | None:
+        began = time.monotonic()
+        self.waits += 1
+        try:
+            place: S | None = self.places.get(timeout=self.timeout)
+            return place
+        except queue.Empty:
+            raise self.exhausted() from None
+        finally:
+            self.waited_seconds += time.monotonic() - began
 
 
 class AsyncPool(_Places[S]):
@@ -197,12 +246,16 @@ class AsyncPool(_Places[S]):
         return session
 
     async def _next_place(self) -> S | None:
+        began = time.monotonic()
+        self.waits += 1
         try:
             async with asyncio.timeout(self.timeout):
                 place: S | None = await self.places.get()
                 return place
         except TimeoutError:
             raise self.exhausted() from None
+        finally:
+            self.waited_seconds += time.monotonic() - began
 
 
 def keep_for_ever(thing: Any) -> None:

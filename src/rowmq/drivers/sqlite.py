@@ -11,6 +11,7 @@ an operation, not one for each statement.
 
 import asyncio
 import contextlib
+import contextvars
 import sqlite3
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -217,6 +218,7 @@ class AsyncSQLiteDriver(AsyncDriver):
         super().__init__(sync.pool, retry_for=sync.retry_for)
         self.sync = sync
         self.sync.observers = self.observers
+        self.sync.timers = self.timers
         self.size = threads
         self.reset()
         after_fork(self)
@@ -247,15 +249,19 @@ class AsyncSQLiteDriver(AsyncDriver):
         self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs
     ) -> asyncio.Future[T]:
         self.sync.pool.refuse_if_closed()
-        loop = asyncio.get_running_loop()
-        return loop.run_in_executor(self.threads, partial(function, *args, **kwargs))
+        return self._run_in(self.threads, partial(function, *args, **kwargs))
 
     def _submit_held(
         self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs
     ) -> asyncio.Future[T]:
         """Make a call on a session that is held."""
+        return self._run_in(self.holders, partial(function, *args, **kwargs))
+
+    def _run_in(self, threads: ThreadPoolExecutor, call: Callable[[], T]) -> asyncio.Future[T]:
         loop = asyncio.get_running_loop()
-        return loop.run_in_executor(self.holders, partial(function, *args, **kwargs))
+        if self.timers:  # who times statements may ask on whose behalf they are
+            return loop.run_in_executor(threads, contextvars.copy_context().run, call)
+        return loop.run_in_executor(threads, call)
 
     async def end(self, session: Any, *, error: BaseException | None) -> None:
         await session.revoke()

@@ -53,6 +53,8 @@ class Claimed(msgspec.Struct, frozen=True, gc=False):
     job: ClaimedJob
     lane: OpenLane
     token: int
+    since: int = 0
+    """A time of the database before it was claimed: of the last look."""
 
 
 class Claimer:
@@ -70,6 +72,8 @@ class Claimer:
         self._doubt_until = 0.0
         self._expires: int | None = None
         self._news = 0
+        self.clock = (0, 0.0)
+        """What the database's clock said at the last look, in microseconds, and when that was."""
         self.next_due: float | None = None
         """In how many seconds, as of the last look, something is due; None if nothing is known."""
 
@@ -94,7 +98,7 @@ class Claimer:
                 if thorough and news == self._news:
                     self._put_off(began)
                 return []
-            token = new_token()
+            token, since = new_token(), self.clock[0]
             cursors = {
                 lane: lane.head if fresh else self._cursors.get(lane.id, lane.head)
                 for lane in lanes
@@ -118,7 +122,7 @@ class Claimer:
             self._busy = len(jobs) >= limit and news == self._news
             if jobs or fresh:
                 by_id = {lane.id: lane for lane in lanes}
-                return [Claimed(job, by_id[job.entry.lane_id], token) for job in jobs]
+                return [Claimed(job, by_id[job.entry.lane_id], token, since) for job in jobs]
 
     def _put_off(self, began: float) -> None:
         """Look at all there is again after a while; while that is slow, less often."""
@@ -139,6 +143,7 @@ class Claimer:
             look = yield partial(self._desk.run, partial(claims.look, queues))
             if not given:
                 break  # somebody else has them just now
+        self.clock = (look.now, time.monotonic())
         seen = [lane for lane in look.lanes if self._views[lane.queue].sees(lane.kind)]
         times = [lane.first_due for lane in seen if lane.first_due is not None]
         lanes = [lane for lane in seen if lane.first_due is not None and lane.first_due <= look.now]

@@ -10,9 +10,9 @@ from typing import Any
 from rowmq.codec import error_text
 from rowmq.drivers.base import Steps
 from rowmq.errors import InvalidInput, InvalidOption
-from rowmq.message import JobError, Message, Outcome, ScheduledMessage, State
+from rowmq.message import Message, Outcome, ScheduledMessage
 from rowmq.naming import check_job_key
-from rowmq.options import check_flag, whole
+from rowmq.options import check_flag
 from rowmq.pacing import Pace
 from rowmq.queue.claiming import Claimed
 from rowmq.queue.desk import Desk, Put
@@ -20,21 +20,24 @@ from rowmq.queue.job import ClaimedFacts, claimed_facts, posted_facts, recorded_
 from rowmq.queue.ticket import Ticket, Wanted, wanted_of
 from rowmq.queue.view import View, micros_of
 from rowmq.quoting import quoted
-from rowmq.store.archive import BATCH, Record
+from rowmq.store.archive import Record
 from rowmq.store.claims import CLAIM_MAX
-from rowmq.store.listing import LIVE
 from rowmq.store.postings import Offer, Posting, posting_like, posting_of
 from rowmq.store.queues import FULL, RELAXED, Settings
 from rowmq.store.settles import Kind
 from rowmq.store.topics import check_limit, check_retention
 from rowmq.times import Duration, from_micros, to_micros, to_seconds
+from rowmq.tracing import Tracer
 
-__all__ = ["Core", "check_order", "delivered_too_often", "told"]
+__all__ = [
+    "Core",
+    "check_order",
+    "delivered_too_often",
+    "due_micros",
+    "told",
+]
 
 log = logging.getLogger("rowmq")
-
-CONFIRMATION = "Yes, please, I know what I'm doing!"
-"""What `drop_all` wants to hear."""
 
 PERMITS_MAX = 10_000
 """The highest limit: there is a row for each permit."""
@@ -43,6 +46,9 @@ UNSETTLED_MAX = 20
 """How often a job may be claimed and not be settled, if nothing else is said: one that kills its
 worker is not to do so for ever.
 """
+
+PUT, OFFER = "put", "offer"
+"""What writing jobs is called in traces."""
 
 NewJob = Callable[..., Any]
 """Makes a job of what it shows, and of its ticket."""
@@ -56,6 +62,8 @@ class Core:
         self.views = {view.queue: view for view in views}
         self.new_job = new_job
         self.claimer = desk.claimer(views)
+        self.refused = 0
+        """How many jobs have failed before they were tried; for metrics."""
 
     @property
     def view(self) -> View:
@@ -68,11 +76,25 @@ class Core:
     def put(self, payload: Any, connection: Any, **how: Any) -> Steps[Any]:
         """Add a job."""
         posting = self._posting(payload, **how)
+        if self.desk.tracer is not None:
+            return (yield from self._put_traced(self.desk.tracer, payload, posting, connection))
         if connection is None and posting.plain:
             put: Put = yield partial(self.desk.puts.submit, posting)
         else:
             (put,) = yield from self.desk.put([posting], connection)
         return self._posted(posting, payload, put)
+
+    def _put_traced(
+        self, tracer: Tracer, payload: Any, posting: Posting, connection: Any
+    ) -> Steps[Any]:
+        with tracer.send(PUT, self.view.queue, 1) as sent:
+            stamped = sent.stamped(posting)
+            if connection is None and stamped.plain:
+                put: Put = yield partial(self.desk.puts.submit, stamped)
+            else:
+                (put,) = yield from self.desk.put([stamped], connection)
+            sent.known(str(put[0]))
+        return self._posted(stamped, payload, put)
 
     def put_many(self, payloads: Iterable[Any], connection: Any, **how: Any) -> Steps[list[Any]]:
         """Add jobs, all or none."""
@@ -92,7 +114,12 @@ class Core:
                     postings.append(self._posting(payload, **how))
             except InvalidInput as error:
                 raise type(error)(f"payload {place}: {error}") from error
-        puts = yield from self.desk.put(postings, connection)
+        if self.desk.tracer is None or not postings:
+            puts = yield from self.desk.put(postings, connection)
+        else:
+            with self.desk.tracer.send(PUT, self.view.queue, len(postings)) as sent:
+                postings = [sent.stamped(posting) for posting in postings]
+                puts = yield from self.desk.put(postings, connection)
         triples = zip(postings, given, puts, strict=True)
         return [self._posted(posting, payload, put) for posting, payload, put in triples]
 
@@ -139,7 +166,11 @@ class Core:
                 if len(messages) == 1:
                     raise
                 raise type(error)(f"message {place}: {error}") from error
-        return (yield from self.desk.offer(offers, connection))
+        if self.desk.tracer is None or not offers:
+            return (yield from self.desk.offer(offers, connection))
+        with self.desk.tracer.send(OFFER, self.view.queue, len(offers)) as sent:
+            stamped = [Offer(sent.stamped(posting), update) for posting, update in offers]
+            return (yield from self.desk.offer(stamped, connection))
 
     def _offer(self, message: ScheduledMessage[Any]) -> Offer:
         if not isinstance(message, ScheduledMessage):
@@ -219,6 +250,7 @@ class Core:
             )
         try:
             yield from self.desk.settle(refused)
+            self.refused += len(refused)
         except Exception as error:  # noqa: BLE001 - they come again when their lock expires
             log.warning("jobs could not be failed: %s", error)
 
@@ -259,137 +291,9 @@ class Core:
         """Settle claimed jobs."""
         yield from self.desk.settle(wanted, connection)
 
-    # --- look at jobs -----------------------------------------------------------------------------
-
-    def read(self, key: str) -> Steps[Any]:
-        """The live job of a key."""
-        read = partial(self.desk.store.archive.read, self.view.queue, needed(key), self.view.kinds)
-        record: Record | None = yield partial(self.desk.run, read)
-        return None if record is None else self._recorded(record)
-
-    def contains(self, key: str) -> Steps[bool]:
-        """Whether a key has a live job."""
-        find = partial(self.desk.store.jobs.find, self.view.queue, needed(key), self.view.kinds)
-        found = yield partial(self.desk.run, find)
-        return bool(found)
-
-    def counts(self) -> Steps[dict[str, int]]:
-        """How many jobs there are in each state."""
-        count = partial(self.desk.store.archive.counts, self.view.queue, self.view.kinds)
-        counts: dict[State, int] = yield partial(self.desk.run, count)
-        return {state.value: counts[state] for state in State}
-
-    def archive(
-        self, state: State | str | None, since: datetime | None, limit: int
-    ) -> Steps[list[Any]]:
-        """Finished jobs, the newest first."""
-        moment = None if since is None else to_micros(since)
-        whole("limit", limit)
-        states = (State.COMPLETED, State.FAILED) if state is None else (finished_state(state),)
-        records: list[Record] = []
-        for chosen in states:
-            find = partial(
-                self.desk.store.archive.list_finished,
-                self.view.queue,
-                self.view.kinds,
-                state=chosen,
-                since=moment,
-                limit=limit,
-            )
-            records += yield partial(self.desk.run, find)
-        records.sort(key=lambda record: (record.finished_at or 0, record.id), reverse=True)
-        return [self._recorded(record) for record in records[:limit]]
-
-    def list_live(self, state: State | str | None, limit: int) -> Steps[list[Any]]:
-        """Live jobs, soonest first."""
-        find = partial(
-            self.desk.store.listing.list_live,
-            self.view.queue,
-            self.view.kinds,
-            states=LIVE if state is None else (live_state(state),),
-            limit=whole("limit", limit),
-        )
-        records: list[Record] = yield partial(self.desk.run, find)
-        return [self._recorded(record) for record in records]
-
-    def get(self, id: int) -> Steps[Any]:
-        """A job by its id."""
-        (wanted,) = check_ids([id])
-        find = partial(self.desk.store.listing.get, self.view.queue, self.view.kinds, wanted)
-        record: Record | None = yield partial(self.desk.run, find)
-        return None if record is None else self._recorded(record)
-
-    def errors(self, id: int) -> Steps[list[JobError]]:
-        """Why earlier attempts at a job failed."""
-        find = partial(self.desk.store.archive.errors, check_ids([id])[0])
-        errors: list[JobError] = yield partial(self.desk.run, find)
-        return errors
-
-    def _recorded(self, record: Record) -> Any:
+    def recorded(self, record: Record) -> Any:
+        """A job that was looked at."""
         return self.new_job(recorded_facts(record, self.view))
-
-    # --- change jobs ------------------------------------------------------------------------------
-
-    def retry(self, ids: Iterable[Any], connection: Any) -> Steps[int]:
-        """Have failed jobs be claimed again."""
-        chosen = check_ids(ids)
-        total = 0
-        for start in range(0, len(chosen), BATCH):
-            part = chosen[start : start + BATCH]
-            retry = partial(self.desk.store.archive.retry, self.view.queue, self.view.kinds, part)
-            done: list[int] = yield partial(self.desk.run, retry, connection)
-            total += len(done)
-        self.desk.disturb(self.view.queue)
-        return total
-
-    def prune(
-        self, older_than: Duration | None, state: State | str | None, connection: Any
-    ) -> Steps[int]:
-        """Delete what is older than given, or than the queue keeps it, in short transactions."""
-        age = None if older_than is None else older_than_us(older_than)
-        states: Sequence[State] = (State.COMPLETED, State.FAILED)
-        if state is not None:
-            states = (finished_state(state),)
-        elif age is not None:
-            states = (State.COMPLETED,)
-        total = 0
-        archive = self.desk.store.archive
-        for chosen in states:
-            done = BATCH
-            while done >= BATCH:
-                prune = partial(
-                    archive.prune,
-                    self.view.queue,
-                    self.view.kinds,
-                    state=chosen,
-                    older_than_us=age,
-                )
-                done = yield partial(self.desk.run, prune, connection)
-                total += done
-        return total
-
-    def drop(self, key: str, connection: Any) -> Steps[bool]:
-        """Delete the live job of a key."""
-        drop = partial(self.desk.store.jobs.drop, self.view.queue, needed(key), self.view.kinds)
-        dropped: int = yield partial(self.desk.run, drop, connection)
-        return dropped > 0
-
-    def drop_all(self, confirm: str, connection: Any) -> Steps[int]:
-        """Delete every live job, in short transactions."""
-        if confirm != CONFIRMATION:
-            raise InvalidInput(
-                f"drop_all deletes every live job of queue {self.view.queue!r}; if that is what "
-                f"you want, say drop_all(confirm={CONFIRMATION!r})"
-            )
-        archive = self.desk.store.archive
-        total = 0
-        for drop in (archive.drop_waiting, archive.drop_ready, archive.drop_claimed):
-            done = 1
-            while done:
-                some = partial(drop, self.view.queue, self.view.kinds)
-                done = yield partial(self.desk.run, some, connection)
-                total += done
-        return total
 
     # --- settings ---------------------------------------------------------------------------------
 
@@ -486,60 +390,11 @@ def due_micros(at: datetime) -> int:
     return micros
 
 
-def needed(key: str) -> str:
-    """A key that must be there."""
-    if key is None:
-        raise InvalidInput("a key is needed: jobs without one cannot be found by it")
-    return str(check_job_key(key))
-
-
 def check_order(order: str) -> bool:
     """Whether the newest job comes first."""
     if order not in ("fifo", "lifo"):
         raise InvalidOption(f"order must be 'fifo' or 'lifo', not {quoted(order)}")
     return order == "lifo"
-
-
-def state_of(state: State | str) -> State | None:
-    """A state, also by what it is called; None if it is none."""
-    return next((known for known in State if state in (known, known.value)), None)
-
-
-def live_state(state: State | str) -> State:
-    """A state of jobs that are not in the archive."""
-    chosen = state_of(state)
-    if chosen not in LIVE:
-        raise InvalidOption(
-            f"state must be State.PENDING, State.PROCESSING or State.RETRYABLE, not "
-            f"{quoted(state)}; "
-            f"archive() gives jobs that are completed or failed"
-        )
-    return chosen
-
-
-def finished_state(state: State | str) -> State:
-    """A state of the archive."""
-    chosen = state_of(state)
-    if chosen not in (State.COMPLETED, State.FAILED):
-        raise InvalidOption(f"state must be State.COMPLETED or State.FAILED, not {quoted(state)}")
-    return chosen
-
-
-def older_than_us(older_than: Duration) -> int:
-    return round(to_seconds(older_than, name="older_than") * 1_000_000)
-
-
-def check_ids(ids: Iterable[Any]) -> list[int]:
-    """Job ids, each once: numbers, or jobs that have them."""
-    if isinstance(ids, str | bytes | int) or not isinstance(ids, Iterable):
-        raise InvalidOption(
-            f"ids must be a list of job ids or jobs, as in [job], not {quoted(ids)}"
-        )
-    found = [getattr(id, "id", id) for id in ids]
-    for id in found:
-        if type(id) is not int or not 0 <= id < 2**62:
-            raise InvalidOption(f"a job id is a whole number, not {quoted(id)}")
-    return sorted(set(found))
 
 
 def flag(name: str, value: bool | None) -> bool | None:

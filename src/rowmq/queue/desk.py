@@ -12,19 +12,21 @@ from typing import Any, Protocol, TypeVar
 from rowmq.drivers.base import Steps, SyncDriver
 from rowmq.drivers.forking import after_fork
 from rowmq.drivers.watching import Notifier
-from rowmq.errors import AlreadySettled, ConnectionLost, StaleLease
+from rowmq.errors import AlreadySettled, RowMQError, StaleLease
 from rowmq.message import Outcome
 from rowmq.options import own_name
 from rowmq.queue.claiming import Claimer
 from rowmq.queue.ids import Ids
-from rowmq.queue.ticket import Wanted, conclude, give_up, take_all
+from rowmq.queue.ticket import Tickets, Wanted, conclude, give_up, take_all
 from rowmq.queue.view import View
 from rowmq.queue.waiting import Waiter, Waiters
+from rowmq.store.jobs import OldIds
 from rowmq.store.postings import Offer, Posting
 from rowmq.store.queues import IDS_A_BLOCK, wake_name
-from rowmq.store.settles import Settle, refused
+from rowmq.store.settles import Settle, refused, stale
 from rowmq.store.statement import Operation
 from rowmq.store.store import Store
+from rowmq.tracing import Tracer
 
 __all__ = ["Desk", "Put", "Spare"]
 
@@ -51,6 +53,7 @@ class Desk:
 
     puts: Submits
     settles: Submits
+    tracer: Tracer | None = None
 
     def __init__(
         self,
@@ -67,6 +70,7 @@ class Desk:
         self.run = run
         self.owner = own_name()
         self.ids = Ids()
+        self.tickets = Tickets()
         self.notifier = notifier
         self.waiters = waiters
         self.new_waiter = new_waiter
@@ -93,10 +97,13 @@ class Desk:
         """Add jobs in one transaction."""
         if not postings:
             return []
-        ids = yield from self.new_ids(len(postings), connection)
         notify, alone = self._notify(postings, connection), connection is None
-        put = partial(self.store.jobs.put, postings, ids, alone=alone, notify=notify)
-        due: list[int] = yield partial(self.repeat, put, connection)
+        put = partial(self.store.jobs.put, postings, alone=alone, notify=notify)
+
+        def try_put(ids: Sequence[int]) -> Any:
+            return self.repeat(partial(put, ids), connection)
+
+        ids, due = yield from self.with_ids(len(postings), try_put, connection)
         self._tell(postings)
         return list(zip(ids, due, strict=True))
 
@@ -104,25 +111,43 @@ class Desk:
         """Create or update jobs by their keys, in one transaction."""
         if not offers:
             return []
-        ids = yield from self.new_ids(len(offers), connection)
         postings = [offer.posting for offer in offers]
         notify, alone = self._notify(postings, connection), connection is None
         memo: list[Outcome] = []
-        make = partial(self.store.jobs.offer, offers, ids, memo=memo, alone=alone, notify=notify)
-        outcomes: list[Outcome] = yield partial(self.run, make, connection)
+        offer = partial(self.store.jobs.offer, offers, memo=memo, alone=alone, notify=notify)
+
+        def try_offer(ids: Sequence[int]) -> Any:
+            return self.run(partial(offer, ids), connection)
+
+        _, outcomes = yield from self.with_ids(len(offers), try_offer, connection)
         self._tell(postings)
-        return outcomes
+        return outcomes  # type: ignore[no-any-return]
+
+    def with_ids(
+        self, count: int, use: Callable[[Sequence[int]], Any], connection: Any
+    ) -> Steps[tuple[list[int], Any]]:
+        """Do something with new ids, and with newer ones if others have taken theirs later and were
+        there before. Gives the ids, and what came of it.
+        """
+        while True:
+            ids = yield from self.new_ids(count, connection)
+            try:
+                return ids, (yield partial(use, ids))
+            except OldIds:
+                self.ids.forget()
 
     def new_ids(self, count: int, connection: Any) -> Steps[list[int]]:
-        """Ids for new jobs. Those of a block that a rollback would give to others are not kept."""
+        """Ids for new jobs. A block that a rollback would give to others is for nobody else."""
+        queues = self.store.queues
         ids = self.ids.take(count)
         while len(ids) < count:
-            queues = self.store.queues
             first: int = yield partial(self.run, queues.reserve, connection)
-            self.ids.add(range(first, first + IDS_A_BLOCK))
-            ids += self.ids.take(count - len(ids))
+            block, wanted = range(first, first + IDS_A_BLOCK), count - len(ids)
             if connection is not None and queues.ids_roll_back:
-                self.ids.forget()
+                ids += block[:wanted]
+            else:
+                self.ids.add(block)
+                ids += self.ids.take(wanted)
         return ids
 
     def _notify(self, postings: Iterable[Posting], connection: Any) -> frozenset[str]:
@@ -152,31 +177,47 @@ class Desk:
     def settle(self, wanted: Sequence[Wanted], connection: Any = None) -> Steps[None]:
         """Settle claimed jobs; raises the first error, once all that can be settled are."""
         take_all(wanted)
-        errors: list[Exception] = []
-        done = 0
+        outcomes = yield from self.settle_taken(wanted, connection)
+        if any(outcomes):
+            raise next(outcome for outcome in outcomes if outcome is not None)
+
+    def settle_taken(
+        self, wanted: Sequence[Wanted], connection: Any = None
+    ) -> Steps[list[Exception | None]]:
+        """Settle jobs whose tickets were taken; None, or why not, for each."""
+        committed = connection is None
+        told: list[Exception | None] = []
+        part, done, outcomes = wanted[:0], 0, None
         try:
             while done < len(wanted):
-                part = wanted[done : done + SETTLES_MAX]
+                part, outcomes = wanted[done : done + SETTLES_MAX], None
                 outcomes = yield from self._settle(part, connection)
-                if connection is not None or any(outcomes):  # mostly, all went well
+                if not committed or any(outcomes):  # mostly, all went well
                     outcomes = yield from self._explained(part, outcomes)
-                    errors += conclude(part, outcomes, committed=connection is None)
+                    conclude(part, outcomes, committed=committed)
+                told += outcomes
                 done += len(part)
-        except BaseException:
-            give_up(wanted[done:])
+        except BaseException as error:
+            if outcomes is None:
+                give_up(part, doubted=may_be_done(error))
+            else:
+                conclude(part, outcomes, committed=committed)
+            give_up(wanted[done + SETTLES_MAX :], doubted=False)
+            if isinstance(error, RowMQError):
+                error.in_doubt = error.in_doubt or done > 0 or outcomes is not None
             raise
         for queue in {item.settle.queue for item in wanted if item.changes_order}:
             self.disturb(queue)
-        if errors:
-            raise errors[0]
+        return told
 
     def _settle(
         self, wanted: Sequence[Wanted], connection: Any
     ) -> Steps[Sequence[Exception | None]]:
         settles = [item.settle for item in wanted]
         if connection is not None:
-            doubtful = [place for place, item in enumerate(wanted) if item.ticket.tentative]
-            operation = partial(self.store.settles.settle_or_raise, settles, doubtful)
+            operation = partial(
+                self.store.settles.settle_or_raise, settles, lambda place: wanted[place].doubtful
+            )
             outcomes: list[Exception | None] = yield partial(self.run, operation, connection)
             return outcomes
         if len(settles) == 1 and settles[0].plain:
@@ -191,13 +232,18 @@ class Desk:
     def _explained(
         self, wanted: Sequence[Wanted], outcomes: Sequence[Exception | None]
     ) -> Steps[Sequence[Exception | None]]:
-        """What was settled in a transaction of the caller's, and is done, is not stale."""
+        """What was settled in a transaction of the caller's, and is done, is not stale. What has
+        left its lock, was not settled from here, and is gone without a trace, was dropped.
+        """
         told: list[Exception | None] = []
         for item, outcome in zip(wanted, outcomes, strict=True):
-            if isinstance(outcome, StaleLease) and item.ticket.tentative:
-                was_settled = partial(self.store.settles.was_settled, item.settle)
-                settled: bool = yield partial(self.run, was_settled)
-                told.append(refused(item.settle) if settled else outcome)
+            unclear = StaleLease if item.doubtful else AlreadySettled
+            if isinstance(outcome, unclear):
+                settled: bool = yield partial(
+                    self.run,
+                    partial(self.store.settles.was_settled, item.settle, if_gone=item.doubtful),
+                )
+                told.append(refused(item.settle) if settled else stale(item.settle))
             else:
                 told.append(outcome)
         return told
@@ -205,6 +251,11 @@ class Desk:
     def settle_now(self, settles: Sequence[Settle]) -> Any:
         """Settle jobs in one transaction; None, or why not, for each."""
         return self.repeat(partial(self.store.settles.settle, settles, alone=True))
+
+
+def may_be_done(error: BaseException) -> bool:
+    """Whether what ended so may have been done. Whoever was interrupted has not heard."""
+    return error.in_doubt if isinstance(error, RowMQError) else True
 
 
 class Spare:
@@ -242,7 +293,7 @@ class Spare:
 
 class Repeated:
     """Makes an operation, and tells it whether it may have been committed before: if it came to its
-    COMMIT, or if the connection was lost. After any other error it was not.
+    COMMIT, or to an error that leaves that in doubt. After any other error it was not.
     """
 
     def __init__(self, operation: Callable[..., Operation[Any]]) -> None:
@@ -252,8 +303,8 @@ class Repeated:
     def __call__(self) -> Operation[Any]:
         try:
             result = yield from self._operation(again=self._again)
-        except ConnectionLost:
-            self._again = True
+        except RowMQError as error:
+            self._again = self._again or error.in_doubt
             raise
         self._again = True
         return result

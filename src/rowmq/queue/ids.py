@@ -1,5 +1,6 @@
 """Job ids, taken from the database in blocks and given out one by one."""
 
+import os
 import threading
 
 from rowmq.drivers.forking import after_fork
@@ -8,7 +9,9 @@ __all__ = ["Ids"]
 
 
 class Ids:
-    """Ids that are taken and not used yet. A forked child takes its own."""
+    """Ids that are taken and not used yet. A forked child takes its own, also if it is of a server
+    that forks by itself, as uWSGI does, and tells Python nothing of it.
+    """
 
     def __init__(self) -> None:
         self.reset()
@@ -19,11 +22,14 @@ class Ids:
         self._lock = threading.Lock()
         self._free: list[range] = []
         self._last = 0
+        self._process = os.getpid()
 
     def take(self, count: int) -> list[int]:
         """Up to so many ids, each higher than those before: they decide the order of jobs that are
         due at the same time.
         """
+        if self._process != os.getpid():
+            self.reset()
         taken: list[int] = []
         with self._lock:
             while self._free and len(taken) < count:

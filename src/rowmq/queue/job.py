@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import msgspec
 
-from rowmq.codec import decode, decode_headers, error_text
+from rowmq.codec import beginning_of, decode, decode_headers, error_text
 from rowmq.errors import InvalidInput, InvalidOption, NotClaimed, PayloadMismatch
 from rowmq.message import DeliveryType, State
 from rowmq.queue.claiming import Claimed
@@ -259,9 +259,9 @@ class Job(AnyJob[T]):
 
     One that was claimed is settled once: `ack`, `nack`, `reject` or `release`. Each returns when
     that is durable, or, with `connection=`, is part of the caller's transaction. A second settle
-    raises `AlreadySettled`; one after the lock was lost, or after the job was updated or dropped,
-    raises `StaleLease` and changes nothing. A lock is of all the jobs that were claimed with it: to
-    extend one extends it for all.
+    raises `AlreadySettled`; one after the lock was lost, or after the job was updated, dropped or
+    given up, raises `StaleLease` and changes nothing. A lock is of all the jobs that were claimed
+    with it: to extend one extends it for all.
     """
 
     __slots__ = ()
@@ -383,16 +383,11 @@ def claimed_facts(claimed: Claimed, view: View) -> tuple[ClaimedFacts, str | Non
 
 def recorded_facts(record: Record, view: View) -> Facts:
     """Of a job that was looked at; its bytes, if its payload does not parse as the type."""
-    payload, error = payload_of(record.payload, record.encoding, view.type)
-    if error is not None:
-        payload, error = payload_of(record.payload, record.encoding, None)
-    if error is not None:
-        payload = record.payload
     return Facts(
         id=record.id,
         queue=view.queue,
         kind=record.kind,
-        payload=payload,
+        payload=recorded_payload(record, view),
         key=record.key,
         ordering_key=record.ordering_key,
         headers=headers_of(record.headers)[0],
@@ -405,6 +400,15 @@ def recorded_facts(record: Record, view: View) -> Facts:
         error=record.error,
         finished_us=record.finished_at,
     )
+
+
+def recorded_payload(record: Record, view: View) -> Any:
+    if record.cut:
+        return beginning_of(record.payload, record.encoding)
+    payload, error = payload_of(record.payload, record.encoding, view.type)
+    if error is not None:
+        payload, error = payload_of(record.payload, record.encoding, None)
+    return payload if error is None else record.payload
 
 
 def moment_of(micros: int | None) -> datetime | None:

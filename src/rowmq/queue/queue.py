@@ -1,6 +1,8 @@
 """The two handles of a queue: `Queue` for sync code and `AsyncQueue` for async code.
 
-What they do is in `core`. A handle costs nothing: it holds no connection, and need not be closed.
+What they do is in `core`; how jobs are looked at, changed by hand, and settled by receipts is in
+`inspecting`, `steering` and `redeeming`. A handle costs nothing: it holds no connection, and need
+not be closed.
 """
 
 import contextlib
@@ -10,11 +12,14 @@ from typing import Any, Self, TypeVar
 
 from rowmq.drivers.base import take_steps, take_steps_async
 from rowmq.errors import InvalidInput
-from rowmq.message import JobError, Outcome, ScheduledMessage, State
+from rowmq.message import Outcome, ScheduledMessage
 from rowmq.queue.desk import Desk
 from rowmq.queue.holding import AsyncHolder, Holder
+from rowmq.queue.inspecting import AsyncInspecting, Inspecting
 from rowmq.queue.job import AsyncJob, Job
 from rowmq.queue.poller import AsyncPoller, Poller
+from rowmq.queue.redeeming import AsyncRedeeming, Redeeming
+from rowmq.queue.steering import AsyncSteering, Steering
 from rowmq.queue.view import View
 from rowmq.store.queues import Settings
 from rowmq.times import Duration
@@ -24,7 +29,7 @@ __all__ = ["AsyncQueue", "Queue"]
 T = TypeVar("T")
 
 
-class Queue(Poller[T]):
+class Queue(Inspecting[T], Steering[T], Redeeming[T], Poller[T]):
     """A queue, for sync code. Safe to share between threads."""
 
     def __init__(self, mq: Any, desk: Desk, view: View, connection: Any = None) -> None:
@@ -147,80 +152,6 @@ class Queue(Poller[T]):
         """Ack many jobs in one transaction."""
         super().ack(jobs, connection=self._in(connection))
 
-    # --- look at jobs -----------------------------------------------------------------------------
-
-    def read(self, key: str) -> Job[T] | None:
-        """The live job with this key, without claiming it."""
-        job: Job[T] | None = take_steps(self._core.read(key))
-        return job
-
-    def contains(self, key: str) -> bool:
-        """Whether there is a live job with this key."""
-        return take_steps(self._core.contains(key))
-
-    def get(self, id: int) -> Job[T] | None:
-        """The job with this id, alive or in the archive, without claiming it."""
-        job: Job[T] | None = take_steps(self._core.get(id))
-        return job
-
-    def live(self, *, state: State | None = None, limit: int = 100) -> list[Job[T]]:
-        """Jobs that are pending, processing or retryable, or one of these; soonest first.
-
-        Those that wait behind another of their ordering key come last. `archive` has the others.
-        """
-        return take_steps(self._core.list_live(state, limit))
-
-    def counts(self) -> dict[str, int]:
-        """How many jobs are pending, processing, retryable, completed and failed."""
-        return take_steps(self._core.counts())
-
-    def failed(self, *, since: datetime | None = None, limit: int = 100) -> list[Job[T]]:
-        """Jobs that have failed, the newest first."""
-        return take_steps(self._core.archive(State.FAILED, since, limit))
-
-    def archive(
-        self, *, state: State | None = None, since: datetime | None = None, limit: int = 100
-    ) -> list[Job[T]]:
-        """Jobs that are completed, or have failed, or both; the newest first."""
-        return take_steps(self._core.archive(state, since, limit))
-
-    def errors(self, id: int) -> list[JobError]:
-        """Why earlier attempts at a job failed, oldest first."""
-        return take_steps(self._core.errors(id))
-
-    # --- change jobs ------------------------------------------------------------------------------
-
-    def retry(self, ids: Iterable[int | Job[T]], *, connection: Any = None) -> int:
-        """Have failed jobs be claimed again, from their first attempt on; how many it were.
-
-        One whose key has a live job by now stays failed.
-        """
-        return take_steps(self._core.retry(ids, self._in(connection)))
-
-    def prune(
-        self,
-        *,
-        older_than: Duration | None = None,
-        state: State | None = None,
-        connection: Any = None,
-    ) -> int:
-        """Delete finished jobs, in short transactions: those that the queue need not keep longer,
-        or completed ones that finished longer ago than `older_than`. Failed ones are deleted only
-        if `state` names them, or the queue's `failed_retention` says so.
-        """
-        return take_steps(self._core.prune(older_than, state, self._in(connection)))
-
-    def drop(self, key: str, *, connection: Any = None) -> bool:
-        """Delete the live job with this key, also if it is claimed; False if there is none."""
-        return take_steps(self._core.drop(key, self._in(connection)))
-
-    def drop_all(self, confirm: str = "", *, connection: Any = None) -> int:
-        """Delete every live job, in short transactions; how many it were. The archive stays.
-
-        `confirm` must be "Yes, please, I know what I'm doing!".
-        """
-        return take_steps(self._core.drop_all(confirm, self._in(connection)))
-
     # --- settings ---------------------------------------------------------------------------------
 
     def configure(
@@ -295,7 +226,7 @@ class Queue(Poller[T]):
         return type(self)(self._mq, self._desk, self._core.view, connection)
 
 
-class AsyncQueue(AsyncPoller[T]):
+class AsyncQueue(AsyncInspecting[T], AsyncSteering[T], AsyncRedeeming[T], AsyncPoller[T]):
     """A queue, for async code. Safe to share between tasks."""
 
     def __init__(self, mq: Any, desk: Desk, view: View, connection: Any = None) -> None:
@@ -407,68 +338,6 @@ class AsyncQueue(AsyncPoller[T]):
     async def ack(self, jobs: Iterable[AsyncJob[T]], *, connection: Any = None) -> None:
         """Ack many jobs in one transaction."""
         await super().ack(jobs, connection=self._in(connection))
-
-    # --- look at jobs -----------------------------------------------------------------------------
-
-    async def read(self, key: str) -> AsyncJob[T] | None:
-        """The live job with this key, without claiming it."""
-        job: AsyncJob[T] | None = await take_steps_async(self._core.read(key))
-        return job
-
-    async def contains(self, key: str) -> bool:
-        """Whether there is a live job with this key."""
-        return await take_steps_async(self._core.contains(key))
-
-    async def get(self, id: int) -> AsyncJob[T] | None:
-        """The job with this id, alive or in the archive, without claiming it."""
-        job: AsyncJob[T] | None = await take_steps_async(self._core.get(id))
-        return job
-
-    async def live(self, *, state: State | None = None, limit: int = 100) -> list[AsyncJob[T]]:
-        """Jobs that are pending, processing or retryable: see `Queue.live`."""
-        return await take_steps_async(self._core.list_live(state, limit))
-
-    async def counts(self) -> dict[str, int]:
-        """How many jobs are pending, processing, retryable, completed and failed."""
-        return await take_steps_async(self._core.counts())
-
-    async def failed(self, *, since: datetime | None = None, limit: int = 100) -> list[AsyncJob[T]]:
-        """Jobs that have failed, the newest first."""
-        return await take_steps_async(self._core.archive(State.FAILED, since, limit))
-
-    async def archive(
-        self, *, state: State | None = None, since: datetime | None = None, limit: int = 100
-    ) -> list[AsyncJob[T]]:
-        """Jobs that are completed, or have failed, or both; the newest first."""
-        return await take_steps_async(self._core.archive(state, since, limit))
-
-    async def errors(self, id: int) -> list[JobError]:
-        """Why earlier attempts at a job failed, oldest first."""
-        return await take_steps_async(self._core.errors(id))
-
-    # --- change jobs ------------------------------------------------------------------------------
-
-    async def retry(self, ids: Iterable[int | AsyncJob[T]], *, connection: Any = None) -> int:
-        """Have failed jobs be claimed again, from their first attempt on: see `Queue.retry`."""
-        return await take_steps_async(self._core.retry(ids, self._in(connection)))
-
-    async def prune(
-        self,
-        *,
-        older_than: Duration | None = None,
-        state: State | None = None,
-        connection: Any = None,
-    ) -> int:
-        """Delete finished jobs, in short transactions: see `Queue.prune`."""
-        return await take_steps_async(self._core.prune(older_than, state, self._in(connection)))
-
-    async def drop(self, key: str, *, connection: Any = None) -> bool:
-        """Delete the live job with this key, also if it is claimed; False if there is none."""
-        return await take_steps_async(self._core.drop(key, self._in(connection)))
-
-    async def drop_all(self, confirm: str = "", *, connection: Any = None) -> int:
-        """Delete every live job, in short transactions: see `Queue.drop_all`."""
-        return await take_steps_async(self._core.drop_all(confirm, self._in(connection)))
 
     # --- settings ---------------------------------------------------------------------------------
 

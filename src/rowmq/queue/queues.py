@@ -2,6 +2,7 @@
 
 import builtins
 from collections.abc import Callable
+from functools import partial
 from operator import attrgetter
 from typing import Any, TypeVar, overload
 
@@ -9,18 +10,23 @@ from rowmq.combining import AsyncCombiner, Combiner
 from rowmq.drivers.base import SyncDriver, take_steps, take_steps_async
 from rowmq.drivers.watching import Notifier, Watcher
 from rowmq.errors import InvalidInput, InvalidQueue
+from rowmq.inspection import QueueBacklog
 from rowmq.message import QueueInfo
+from rowmq.options import whole
 from rowmq.policy import RetryStrategy
 from rowmq.queue.desk import Desk, Put, Spare
+from rowmq.queue.inspecting import check_ids
+from rowmq.queue.job import AsyncJob, Job
 from rowmq.queue.poller import AsyncPoller, Poller
 from rowmq.queue.queue import AsyncQueue, Queue
 from rowmq.queue.view import View, view_of
 from rowmq.queue.waiting import TaskWaiter, ThreadWaiter, Waiters
+from rowmq.store.archive import Record
 from rowmq.store.postings import Posting
 from rowmq.store.settles import Settle
 from rowmq.store.statement import Operation
 from rowmq.store.store import Store
-from rowmq.times import Duration
+from rowmq.times import Duration, to_seconds
 
 __all__ = ["AsyncQueues", "Queues", "async_desk_of", "desk_of"]
 
@@ -107,6 +113,21 @@ class Queues:
         """Every queue, with its kinds of jobs and its settings."""
         return self._run(self._store.queues.list_queues)
 
+    def find_job(self, id: int) -> Job[Any] | None:
+        """The job with this id, alive or in the archive, whichever queue it is in."""
+        found = self._run(find_operation(self._store, id))
+        return None if found is None else job_in(self, found)
+
+    def backlog(
+        self, *, up_to: int = 10_000, lately_seconds: Duration = 60.0
+    ) -> list[QueueBacklog]:
+        """How much there is to do in every queue, and what was done lately.
+
+        Of each queue and state at most `up_to` jobs are counted, and fewer where there are very
+        many queues: so it takes no longer with a million jobs.
+        """
+        return self._run(backlog_operation(self._store, up_to, lately_seconds))
+
 
 class AsyncQueues:
     """The queues of an async client."""
@@ -173,6 +194,36 @@ class AsyncQueues:
     async def queues(self) -> list[QueueInfo]:
         """Every queue, with its kinds of jobs and its settings."""
         return await self._run(self._store.queues.list_queues)
+
+    async def find_job(self, id: int) -> AsyncJob[Any] | None:
+        """The job with this id, whichever queue it is in: see `RowMQ.find_job`."""
+        found = await self._run(find_operation(self._store, id))
+        return None if found is None else job_in(self, found)
+
+    async def backlog(
+        self, *, up_to: int = 10_000, lately_seconds: Duration = 60.0
+    ) -> list[QueueBacklog]:
+        """How much there is to do in every queue: see `RowMQ.backlog`."""
+        return await self._run(backlog_operation(self._store, up_to, lately_seconds))
+
+
+def find_operation(store: Store, id: int) -> Callable[[], Operation[tuple[str, Record] | None]]:
+    """The checked argument of `find_job`, bound to its operation."""
+    return partial(store.listing.find, check_ids([id])[0])
+
+
+def job_in(mq: Any, found: tuple[str, Record]) -> Any:
+    """A job, as its queue shows it."""
+    queue, record = found
+    return mq.queue(queue)._core.recorded(record)  # noqa: SLF001 - its own package
+
+
+def backlog_operation(
+    store: Store, up_to: int, lately_seconds: Duration
+) -> Callable[[], Operation[list[QueueBacklog]]]:
+    """The checked arguments of `backlog`, bound to its operation."""
+    lately_us = round(to_seconds(lately_seconds, name="lately_seconds") * 1_000_000)
+    return partial(store.backlogs.backlog, up_to=whole("up_to", up_to), lately_us=lately_us)
 
 
 def some(queues: tuple[Any, ...]) -> tuple[Any, ...]:

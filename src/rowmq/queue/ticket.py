@@ -1,6 +1,9 @@
 """What settles a claimed job: its place in a lock, which can be used once."""
 
+import threading
 from collections.abc import Sequence
+from typing import Any
+from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -9,7 +12,7 @@ from rowmq.queue.claiming import Claimed
 from rowmq.store.settles import Kind, Settle, refused
 from rowmq.times import to_seconds
 
-__all__ = ["Ticket", "Wanted", "conclude", "give_up", "take_all", "wanted_of"]
+__all__ = ["Bearer", "Ticket", "Tickets", "Wanted", "conclude", "give_up", "take_all", "wanted_of"]
 
 
 class Ticket(msgspec.Struct, eq=False, gc=False):
@@ -20,7 +23,7 @@ class Ticket(msgspec.Struct, eq=False, gc=False):
     free: bool = True
     """There until somebody takes it for settling."""
     tentative: bool = False
-    """Whether it was settled in a transaction of which nobody knows if it was committed."""
+    """Whether it was settled, and nobody knows if that was committed."""
 
     def __repr__(self) -> str:  # the one that is made reads `free`, which may not be there
         return f"<Ticket of lock {self.claimed.token}, {'taken' if self.taken else 'free'}>"
@@ -63,11 +66,49 @@ class Ticket(msgspec.Struct, eq=False, gc=False):
         )
 
 
+class Bearer:
+    """Has a ticket, as a job has its own: what is remembered of it ends when nobody has it."""
+
+    __slots__ = ("__weakref__", "_ticket")
+
+    def __init__(self, ticket: Ticket) -> None:
+        self._ticket: Ticket | None = ticket
+
+
+class Tickets:
+    """Who has the tickets that receipts stand for: a job and its receipts come to the same ticket,
+    so that of two who settle at the same time only one does.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._bearers: WeakValueDictionary[tuple[int, int], Any] = WeakValueDictionary()
+
+    def get(self, token: int, position: int) -> Any:
+        """Who has the ticket of a place in a lock, if anybody does."""
+        with self._lock:
+            return self._bearers.get((token, position))
+
+    def know(self, bearer: Any) -> Any:
+        """Who has the ticket of this one's place in its lock: this one, unless there is another."""
+        claimed = bearer._ticket.claimed  # noqa: SLF001 - its own package
+        with self._lock:
+            return self._bearers.setdefault((claimed.token, claimed.job.position), bearer)
+
+
 class Wanted(msgspec.Struct, frozen=True, gc=False):
     """A ticket, and what somebody wants to be done with it."""
 
     ticket: Ticket
     settle: Settle
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether this ticket may have settled its job: in a transaction whose end nobody knows,
+        or, while its lock is being extended, just now.
+        """
+        ticket = self.ticket
+        return ticket.tentative or (self.settle.kind is Kind.EXTEND and ticket.taken)
 
     @property
     def changes_order(self) -> bool:
@@ -98,9 +139,10 @@ def take_all(wanted: Sequence[Wanted]) -> None:
     taken: list[Ticket] = []
     for item in wanted:
         ticket, settle = item.ticket, item.settle
-        if settle.kind is Kind.EXTEND and not ticket.taken:
+        extends = settle.kind is Kind.EXTEND
+        if extends and not ticket.taken:
             continue  # whoever settles it meanwhile is not to be kept from it
-        if not ticket.take():
+        if extends or not ticket.take():
             for other in taken:
                 other.give_back()
             raise refused(settle)
@@ -109,27 +151,22 @@ def take_all(wanted: Sequence[Wanted]) -> None:
 
 def conclude(
     wanted: Sequence[Wanted], outcomes: Sequence[Exception | None], *, committed: bool
-) -> list[Exception]:
-    """Give back the tickets of jobs that are not settled after all: extended, or refused. The
-    errors to be told.
-    """
-    errors: list[Exception] = []
+) -> None:
+    """Give back the tickets of jobs that are not settled after all: extended, or refused."""
     for item, outcome in zip(wanted, outcomes, strict=True):
         ticket = item.ticket
-        if outcome is not None:
-            errors.append(outcome)
         if item.settle.kind is Kind.EXTEND:
             continue
         ticket.tentative = ticket.tentative or (outcome is None and not committed)
         if outcome is not None or not committed:
             ticket.give_back()
-    return errors
 
 
-def give_up(wanted: Sequence[Wanted]) -> None:
-    """Give back the tickets of jobs of which nobody knows whether they are settled: whoever tries
-    again will be told.
+def give_up(wanted: Sequence[Wanted], *, doubted: bool) -> None:
+    """Give back the tickets of jobs that are not settled; or of which nobody knows whether they
+    are: whoever tries again will be told.
     """
     for item in wanted:
         if item.settle.kind is not Kind.EXTEND:
+            item.ticket.tentative = item.ticket.tentative or doubted
             item.ticket.give_back()

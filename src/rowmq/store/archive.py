@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from rowmq.message import JobError, State
 from rowmq.store.claims import Claims, Entry
-from rowmq.store.dialect import as_bytes, as_text, as_text_or_none
+from rowmq.store.dialect import as_bytes, as_text, as_text_or_none, beginning
 from rowmq.store.jobs import JOB_COLUMNS, JOB_ID
 from rowmq.store.lines import READY_KEY, WAITING_KEY, Member, ReadyRow
 from rowmq.store.postings import KeyRow, Stored
@@ -17,6 +17,9 @@ from rowmq.store.statement import Operation, Row, Statement
 from rowmq.times import from_micros
 
 __all__ = ["BATCH", "Archive", "Lanes", "Record", "id_list", "record_of"]
+
+COUNTS_MAX = 10
+"""How often a queue is looked at before its counts are told as they are: others never pause."""
 
 BATCH = 1_000
 """How many jobs are deleted, or dropped, in one transaction."""
@@ -40,6 +43,8 @@ class Record(NamedTuple):
     deliveries: int
     error: str | None = None
     finished_at: int | None = None
+    cut: bool = False
+    """Whether the payload is only the beginning of it."""
 
 
 class Lanes(NamedTuple):
@@ -68,38 +73,72 @@ class Archive:
     # --- counts and live jobs ---------------------------------------------------------------------
 
     def counts(self, queue: str, kinds: Collection[str] | None) -> Operation[dict[State, int]]:
-        """How many jobs there are in each state."""
-        counts = dict.fromkeys(State, 0)
-        lanes = yield from self.lanes(queue, kinds)
-        if lanes is None:
-            return counts
-        for id in sorted(lanes.ids):
-            for retried, number in (yield self._one("archive.count_ready", COUNT_READY, id)):
-                counts[State.RETRYABLE if retried else State.PENDING] += int(number)
-        waiting = yield self._one("archive.count_waiting", COUNT_WAITING, lanes.queue_id)
-        counts[State.PENDING] += sum(int(n) for id, n in waiting if id in lanes.ids)
-        for entry, expired in (yield from self.claimed(lanes.ids)):
-            # What an expired lock has is to be claimed again as it was.
-            given_back = State.RETRYABLE if entry.attempts else State.PENDING
-            counts[given_back if expired else State.PROCESSING] += 1
-        for state, table in ((State.COMPLETED, "{completed}"), (State.FAILED, "{failed}")):
-            template = of_lanes(COUNT.replace("<table>", table), lanes)
-            result = yield self._one("archive.count", template, lanes.queue_id)
-            counts[state] = int(result.rows[0][0])
+        """How many jobs there are in each state.
+
+        What an update put into another lane, or under another id, while this was looked at, would
+        be in none of what was seen: then it is looked at anew.
+        """
+        counts, gone = dict.fromkeys(State, 0), set[int]()
+        for _ in range(COUNTS_MAX):
+            lanes = yield from self.lanes(queue, kinds)
+            if lanes is None:
+                break
+            counts, missing = yield from self._count(lanes)
+            if missing <= gone and (yield from self.lanes(queue, kinds)) == lanes:
+                break
+            gone |= missing
         return counts
+
+    def _count(self, lanes: Lanes) -> Operation[tuple[dict[State, int], set[int]]]:
+        """The counts, in one statement, since a job that is on its way from one table to another
+        would be seen in both of them, or in neither; and who is in a lock, but is no more.
+        """
+        counts = dict.fromkeys(State, 0)
+        template = of_lanes(COUNTS, lanes).replace("<lanes>", id_list(lanes.ids))
+        params = (lanes.queue_id,) * COUNTS.count("?")
+        result = yield Statement("archive.count", self.dialect.sql(template), params, sole=True)
+        locks: list[Row] = []
+        for state, number, *lock in result:
+            if state is None:
+                locks.append(tuple(lock))
+            else:
+                counts[State(as_text(state))] += int(number)
+        held = self.unsettled(locks, lanes.ids)
+        alive = yield from self.alive(held)
+        for entry, expired in held:
+            if entry.job_id in alive:
+                # What an expired lock has is to be claimed again as it was.
+                given_back = State.RETRYABLE if entry.attempts else State.PENDING
+                counts[given_back if expired else State.PROCESSING] += 1
+        return counts, {entry.job_id for entry, _ in held} - alive
 
     def claimed(self, lanes: Collection[int]) -> Operation[list[tuple[Entry, bool]]]:
         """The jobs of these lanes that are in locks and not settled, and whether theirs expired."""
-        found = []
+        held = yield from self.held(lanes)
+        alive = yield from self.alive(held)
+        return [(entry, expired) for entry, expired in held if entry.job_id in alive]
+
+    def held(self, lanes: Collection[int]) -> Operation[list[tuple[Entry, bool]]]:
+        """The same, and those that were updated or dropped meanwhile."""
         sql = self.dialect.sql(LOCKS.replace("<which>", ""))
-        for _, claimed, settled, expired in (yield Statement("archive.locks", sql, sole=True)):
+        result = yield Statement("archive.locks", sql, sole=True)
+        return self.unsettled([row[1:] for row in result], lanes)
+
+    def unsettled(self, locks: Iterable[Row], lanes: Collection[int]) -> list[tuple[Entry, bool]]:
+        """What these locks, rows of LOCKS without the token, still have of some lanes."""
+        found = []
+        for claimed, settled, expired in locks:
             for entry, mark in zip(self.dialect.unpack(claimed), as_text(settled), strict=True):
                 if mark == "0" and entry[1] in lanes:
                     found.append((Entry(*entry), bool(expired)))
-        # Those that were updated or dropped are in their locks still, but are no more.
-        ids = [entry.job_id for entry, _ in found]
-        alive = yield from self.jobs.stored(ids, only_look=True)
-        return [(entry, expired) for entry, expired in found if entry.job_id in alive]
+        return found
+
+    def alive(self, held: Iterable[tuple[Entry, bool]]) -> Operation[set[int]]:
+        """The ids of those that were not updated or dropped: these are in their locks still."""
+        ids = [(id,) for id in sorted({entry.job_id for entry, _ in held})]
+        columns = {"id": "bigint"}
+        rows = yield from self.queues.select("archive.alive", ALIVE, columns, ids, sole=True)
+        return {id for (id,) in rows}
 
     def claim_of(self, job_id: int) -> Operation[tuple[Entry, bool] | None]:
         """The entry of a job in a lock, and whether that has expired; None if there is none."""
@@ -116,12 +155,12 @@ class Archive:
         """The live job of a key, wherever it stands."""
         found = yield from self.jobs.find(queue, key, kinds)
         for row in found:
-            record = yield from self._live(row)
+            record = yield from self.live(row)
             if record is not None:
                 return record
         return None
 
-    def _live(self, row: KeyRow) -> Operation[Record | None]:
+    def live(self, row: KeyRow) -> Operation[Record | None]:
         """The job of a key, wherever it stands: ready, in a lock, or waiting in its line."""
         jobs = yield from self.fetch([row.job_id])
         if row.job_id not in jobs:
@@ -183,15 +222,23 @@ class Archive:
             if id in jobs
         ]
 
-    def fetch(self, ids: Iterable[int]) -> Operation[dict[int, Row]]:
-        """What is stored of jobs, for `record_of`, by id."""
+    def fetch(self, ids: Iterable[int], *, whole: bool = True) -> Operation[dict[int, Row]]:
+        """What is stored of jobs, for `record_of`, by id. If not `whole`, with the beginnings of
+        payloads only; a byte more, if there is more.
+        """
+        name, sql = ("archive.fetch", FETCH) if whole else ("archive.begin", FETCH_BEGINNINGS)
         rows = yield from self.queues.select(
-            "archive.fetch", FETCH, {"id": "bigint"}, [(id,) for id in ids], sole=True
+            name, sql, {"id": "bigint"}, [(id,) for id in ids], sole=True
         )
         return {row[0]: row for row in rows}
 
     def retry(
-        self, queue: str, kinds: Collection[str] | None, ids: Sequence[int]
+        self,
+        queue: str,
+        kinds: Collection[str] | None,
+        ids: Sequence[int],
+        *,
+        notify: Collection[str] = (),
     ) -> Operation[list[int]]:
         """Have failed jobs be claimed again, from their first attempt on; which ones.
 
@@ -218,15 +265,20 @@ class Archive:
         chosen = [job for job in chosen if job.id not in taken]
         yield from self._revive(chosen, now)
         notes = [(job.id, *failed[job.id][2:]) for job in chosen]
-        texts = [(*note[:3], as_text_or_none(note[3])) for note in notes]
+        texts = [(*note[:3], as_text_or_none(note[3]), now) for note in notes]
         yield from self.jobs.note_errors("archive.note", texts)
         yield from self.queues.delete(
             "archive.unfail", "{failed}", JOB_ID, [(job.id,) for job in chosen]
         )
+        yield from self.jobs.tell(notify)
         return [job.id for job in chosen]
 
     def _revive(self, chosen: Sequence[Stored], now: int) -> Operation[None]:
-        """Make jobs ready that have their keys again, or let them wait in their lines."""
+        """Make jobs ready that have their keys again, or let them wait in their lines. They are due
+        at another time than before, as those are that people have moved: by that they are found,
+        and whoever had one earlier is told from who has it next.
+        """
+        yield from self.jobs.set_due([(job.id, now) for job in chosen])
         ready = [ReadyRow(job.lane_id, now, job.id) for job in chosen if job.ordering_key is None]
         ready += yield from self.jobs.lines.join(
             [
@@ -244,23 +296,23 @@ class Archive:
         *,
         state: State,
         older_than_us: int | None,
-    ) -> Operation[int]:
-        """Delete a batch of what is older than given, or than the queue keeps it; how many."""
+    ) -> Operation[list[int]]:
+        """Delete a batch of what is older than given, or than the queue keeps it; which jobs."""
         yield from self.dialect.seize()
         lanes = yield from self.lanes(queue, kinds)
         if lanes is None:
-            return 0
+            return []
         sql = self.dialect.sql(RETENTION)
         params = (self.dialect.text(queue),)
         for completed_us, failed_us, now in (yield Statement("archive.retention", sql, params)):
             kept = completed_us if state is State.COMPLETED else failed_us
             age = kept if older_than_us is None else older_than_us
             if age is None:
-                return 0
+                return []
             return (yield from self._prune(lanes, state, now - age))
-        return 0
+        return []
 
-    def _prune(self, lanes: Lanes, state: State, before: int) -> Operation[int]:
+    def _prune(self, lanes: Lanes, state: State, before: int) -> Operation[list[int]]:
         queue_id = lanes.queue_id
         completed = state is State.COMPLETED
         table = "{completed}" if completed else "{failed}"
@@ -273,17 +325,18 @@ class Archive:
         else:
             ids = [(job_id,) for _, _, job_id in rows]
             yield from self.queues.discard("archive.prune", "{failed}", JOB_ID, ids)
-        yield from self.jobs.delete_jobs([job_id for _, _, job_id in rows])
-        return len(rows)
+        pruned = [job_id for _, _, job_id in rows]
+        yield from self.jobs.delete_jobs(pruned)
+        return pruned
 
     # --- drop all ---------------------------------------------------------------------------------
 
-    def drop_waiting(self, queue: str, kinds: Collection[str] | None) -> Operation[int]:
-        """Delete a batch of jobs that wait in lines."""
+    def drop_waiting(self, queue: str, kinds: Collection[str] | None) -> Operation[list[int]]:
+        """Delete a batch of jobs that wait in lines; which ones."""
         yield from self.dialect.seize()
         lanes = yield from self.lanes(queue, kinds)
         if lanes is None or not lanes.ids:
-            return 0
+            return []
         sql = self.dialect.sql(SOME_WAITING.replace("<kinds>", id_list(lanes.ids)))
         result = yield Statement("archive.some_waiting", sql, (lanes.queue_id, BATCH))
         lines = [(queue_id, as_text(key)) for queue_id, key, *_ in result]
@@ -295,27 +348,28 @@ class Archive:
         rows = [row for row in rows if row[-1] in ids]
         yield from self.queues.delete("archive.drop_waiting", "{waiting}", WAITING_KEY, rows)
         yield from self._drop(ids)
-        return len(rows)
+        return sorted(ids)
 
-    def drop_ready(self, queue: str, kinds: Collection[str] | None) -> Operation[int]:
-        """Delete a batch of jobs that could be claimed, now or later."""
+    def drop_ready(self, queue: str, kinds: Collection[str] | None) -> Operation[list[int]]:
+        """Delete a batch of jobs that could be claimed, now or later; which ones."""
         yield from self.dialect.seize()
         lanes = yield from self.lanes(queue, kinds)
         if lanes is None or not lanes.ids:
-            return 0
+            return []
         sql = self.dialect.sql(SOME_READY.replace("<kinds>", id_list(lanes.ids)))
         result = yield Statement("archive.some_ready", sql, (BATCH,))
         yield from self.queues.delete("archive.drop_ready", "{ready}", READY_KEY, list(result))
-        yield from self._drop([job_id for _, _, job_id in result])
-        return len(result)
+        ids = [job_id for _, _, job_id in result]
+        yield from self._drop(ids)
+        return ids
 
-    def drop_claimed(self, queue: str, kinds: Collection[str] | None) -> Operation[int]:
-        """Delete the jobs that are in locks: to settle them is of no more use."""
+    def drop_claimed(self, queue: str, kinds: Collection[str] | None) -> Operation[list[int]]:
+        """Delete the jobs that are in locks, to settle them is of no more use; which ones."""
         yield from self.dialect.seize()
         lanes = yield from self.lanes(queue, kinds)
         if lanes is None:
-            return 0
-        total = 0
+            return []
+        gone: list[int] = []
         template = LOCKS.replace("<which>", "") + " {for_update}"
         result = yield Statement("archive.lock_locks", self.dialect.sql(template))
         for token, claimed, settled, _ in result:
@@ -335,14 +389,16 @@ class Archive:
                 yield from self.queues.delete(
                     "archive.unlock", "{locks}", {"token": "bigint"}, [(token,)]
                 )
-            total += yield from self._drop([entry.job_id for entry in dropped])
+            gone += yield from self._drop([entry.job_id for entry in dropped])
             yield from self.claims.free_permits(
                 [(lanes.queue_id, entry.permit, token) for entry in dropped if entry.permit]
             )
-        return total
+        return gone
 
-    def _drop(self, ids: Iterable[int]) -> Operation[int]:
-        """Delete jobs that stand nowhere any more, with their keys and their places in lines."""
+    def _drop(self, ids: Iterable[int]) -> Operation[list[int]]:
+        """Delete jobs that stand nowhere any more, with their keys and their places in lines; which
+        ones were there.
+        """
         stored = yield from self.jobs.stored(ids)
         keys = [(j.queue_id, j.key, j.kind) for j in stored.values() if j.key is not None]
         held = yield from self.jobs.find_keys(keys)
@@ -353,11 +409,7 @@ class Archive:
         )
         yield from self.jobs.make_ready(ready)
         yield from self.jobs.delete_jobs(stored)
-        return len(stored)
-
-    def _one(self, name: str, template: str, value: int) -> Statement:
-        """A read by one number."""
-        return Statement(name, self.dialect.sql(template), (value,), sole=True)
+        return sorted(stored)
 
 
 def record_of(
@@ -404,15 +456,28 @@ def of_lanes(template: str, lanes: Lanes) -> str:
     return template.replace("<of kinds>", JOINED).replace("<kinds>", kinds)
 
 
+ALIVE = "SELECT j.id FROM (<source>) w {join} {jobs} j {by_key} ON j.id = w.id"
+
 COMPLETED_KEY = {"queue_id": "bigint", "finished_at": "bigint", "job_id": "bigint"}
 
-COUNT_READY = """
-    SELECT CASE WHEN attempts > 0 THEN 1 ELSE 0 END AS retried, COUNT(*) FROM {ready}
-    WHERE lane_id = ? GROUP BY CASE WHEN attempts > 0 THEN 1 ELSE 0 END"""
-
-COUNT_WAITING = "SELECT lane_id, COUNT(*) FROM {waiting} WHERE queue_id = ? GROUP BY lane_id"
-
-COUNT = "SELECT COUNT(*) FROM <table> f <of kinds> WHERE f.queue_id = ? <kinds>"
+# The locks come first, since a database takes the types of columns from there.
+COUNTS = """
+    SELECT NULL AS state, 0 AS number, claimed, settled,
+           CASE WHEN locked_until <= {now} THEN 1 ELSE 0 END AS expired
+    FROM {locks}
+    UNION ALL
+    SELECT CASE WHEN attempts > 0 THEN 'retryable' ELSE 'pending' END, COUNT(*), NULL, NULL, NULL
+    FROM {ready} WHERE lane_id IN (<lanes>)
+    GROUP BY CASE WHEN attempts > 0 THEN 'retryable' ELSE 'pending' END
+    UNION ALL
+    SELECT 'pending', COUNT(*), NULL, NULL, NULL
+    FROM {waiting} WHERE queue_id = ? AND lane_id IN (<lanes>)
+    UNION ALL
+    SELECT 'completed', COUNT(*), NULL, NULL, NULL
+    FROM {completed} f <of kinds> WHERE f.queue_id = ? <kinds>
+    UNION ALL
+    SELECT 'failed', COUNT(*), NULL, NULL, NULL
+    FROM {failed} f <of kinds> WHERE f.queue_id = ? <kinds>"""
 
 JOINED = "{join} {jobs} j ON j.id = f.job_id "
 
@@ -443,6 +508,8 @@ FETCH = f"""
     SELECT {JOB_COLUMNS}, l.kind, l.precedence
     FROM (<source>) w {{join}} {{jobs}} j {{by_key}} ON j.id = w.id
     {{join}} {{lanes}} l {{by_key}} ON l.id = j.lane_id"""
+
+FETCH_BEGINNINGS = FETCH.replace("j.payload", beginning("j.payload"))
 
 LOCK_FAILED = """
     SELECT f.job_id, f.queue_id, f.finished_at, f.attempts, f.error

@@ -163,7 +163,7 @@ class Claims:
         """Claim jobs. `again` says that this may have been committed before, and its answer lost:
         then the lock is there.
         """
-        if again and (jobs := (yield from self.load(token))):
+        if again and (jobs := (yield from self.load(token))) is not None:
             return jobs
         how = (limit, token, lock_us, owner)
         try:
@@ -296,13 +296,17 @@ class Claims:
         rows = yield from self.queues.select("claims.fetch", FETCH, {"id": "bigint"}, wanted)
         return {row[0]: row for row in rows}
 
-    def load(self, token: int) -> Operation[list[ClaimedJob]]:
-        """The jobs of a lock, if it is there: of a claim whose answer was lost."""
+    def load(self, token: int) -> Operation[list[ClaimedJob] | None]:
+        """The jobs of a lock, of a claim whose answer was lost; None if it is not there. Those that
+        people have taken from it meanwhile may be somebody else's by now.
+        """
         result = yield Statement("claims.load", self.dialect.sql(LOAD), (token,), sole=True)
-        if not result.rows:
-            return []
-        entries = [Entry(*values) for values in self.dialect.unpack(result.rows[0][0])]
-        return (yield from self.fetch(entries))
+        for claimed, settled in result:
+            marks = as_text(settled)
+            entries = [Entry(*values) for values in self.dialect.unpack(claimed)]
+            jobs = yield from self.fetch(entries)
+            return [job for job in jobs if marks[job.position] == "0"]
+        return None
 
     # --- limits -----------------------------------------------------------------------------------
 
@@ -545,7 +549,7 @@ WRITE_LOCK = """
 
 FETCH = f"SELECT {JOB_COLUMNS} FROM (<source>) w {{join}} {{jobs}} j {{by_key}} ON j.id = w.id"
 
-LOAD = "SELECT claimed FROM {locks} WHERE token = ?"
+LOAD = "SELECT claimed, settled FROM {locks} WHERE token = ?"
 
 LIMITS = "SELECT max_in_flight, rate, rate_period_us FROM {queues} WHERE id = ?"
 

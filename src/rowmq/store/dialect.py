@@ -13,6 +13,7 @@ from typing import Any, ClassVar, TypeVar
 
 import msgspec
 
+from rowmq.codec import BEGINNING_BYTES
 from rowmq.errors import ConfigurationError
 from rowmq.naming import check_identifier
 from rowmq.quoting import quoted
@@ -29,6 +30,7 @@ __all__ = [
     "as_bytes",
     "as_text",
     "as_text_or_none",
+    "beginning",
     "equal",
     "values_table",
 ]
@@ -67,6 +69,9 @@ TABLES = (
     "stage_parts",
     "staged",
     "ledger",
+    "tokens",
+    "ended_sessions",
+    "audit",
 )
 
 T = TypeVar("T")
@@ -197,11 +202,41 @@ class Dialect(ABC):
         """A name as a parameter."""
         return value
 
+    # --- pages: what comes after a place in an index ----------------------------------------------
+
+    def different(self, table: str, column: str) -> str:
+        """A query for the first values of a column, each once, as many as are asked for: one step
+        in an index that begins with it for each.
+        """
+        first = f"SELECT r.{column} AS value FROM {table} r"
+        return f"""
+            WITH RECURSIVE steps (value, nth) AS (
+                SELECT f.value, 1 FROM ({first} ORDER BY r.{column} LIMIT 1) f
+                UNION ALL
+                SELECT ({first} WHERE r.{column} > s.value ORDER BY r.{column} LIMIT 1), s.nth + 1
+                FROM steps s WHERE s.value IS NOT NULL AND s.nth < ?
+            )
+            SELECT value FROM steps WHERE value IS NOT NULL"""
+
+    def past(self, columns: Sequence[str], sign: str = ">") -> str:
+        """Whether a row comes after a place in an index of these columns, or, `<`, before it."""
+        return f"({', '.join(columns)}) {sign} ({', '.join('?' for _ in columns)})"
+
+    def past_params(self, place: Sequence[Any]) -> list[Any]:
+        """The parameters of `past`."""
+        return [self.text(value) if isinstance(value, str) else value for value in place]
+
     # --- many rows in one statement: a source `w` of given values, and what is done with it -------
 
     def given(self, columns: Columns, rows: Sequence[Sequence[Any]]) -> tuple[str, list[Any]]:
         """A query for given rows, and its parameters."""
         return values_table(tuple(columns), len(rows)), self.values(columns, rows)
+
+    def looked_up(self, table: str, alias: str, source: str, keys: Sequence[str]) -> str:
+        """The rows of a table that have the keys of the source `w`, in a FROM: each is looked up by
+        itself, whatever else is asked of them.
+        """
+        return f"({source}) w {{join}} {table} {alias} {{by_key}} ON {equal(keys, alias)}"
 
     def update_from(
         self,
@@ -221,7 +256,9 @@ class Dialect(ABC):
         return f"DELETE FROM {table} AS t USING ({source}) w WHERE {equal(keys)}"
 
     def discard_from(self, table: str, source: str, keys: Sequence[str]) -> str:
-        """Delete rows that nobody ever updates."""
+        """Delete rows that nobody ever updates, or that are known by one column: what becomes of
+        those while this waits for them makes no difference.
+        """
         return self.delete_from(table, source, keys)
 
     def upsert_from(
@@ -302,6 +339,13 @@ def as_text(value: str | bytes | memoryview | bytearray) -> str:
 def as_text_or_none(value: str | bytes | memoryview | bytearray | None) -> str | None:
     """Text that may be missing."""
     return None if value is None else as_text(value)
+
+
+def beginning(column: str) -> str:
+    """The beginning of a payload in SQL, with a byte more if there is more. SQLite finds nothing
+    in an empty one.
+    """
+    return f"COALESCE(SUBSTR({column}, 1, {BEGINNING_BYTES + 1}), '')"
 
 
 def as_bytes(value: bytes | memoryview | bytearray | str) -> bytes:

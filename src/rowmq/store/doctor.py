@@ -11,7 +11,6 @@ from typing import Any
 import msgspec
 
 from rowmq.message import WorkerInfo
-from rowmq.progress import State
 from rowmq.store.dialect import TABLES, Dialect, as_text, as_text_or_none
 from rowmq.store.doctor_facts import (
     Catalogue,
@@ -29,15 +28,15 @@ from rowmq.store.doctor_facts import (
     StuckJob,
 )
 from rowmq.store.doctor_schema import blueprint_of
+from rowmq.store.groups import Readers
 from rowmq.store.schema import Schema
 from rowmq.store.statement import Operation, Result, Statement
+from rowmq.store.sweeping import Member
+from rowmq.store.traffic import Counting, Place
 from rowmq.store.workers import LIST as WORKERS
 from rowmq.store.workers import worker_of
 
-__all__ = ["COUNT_MAX", "PARTITIONS_MAX", "SAMPLE", "Examination"]
-
-PARTITIONS_MAX = 10_000
-"""How many partitions of a topic are looked at."""
+__all__ = ["COUNT_MAX", "ROWS_MAX", "SAMPLE", "Examination"]
 
 SAMPLE = 1_000
 """How many of the newest failures are read, and how many jobs at the head of a lane."""
@@ -111,24 +110,13 @@ class Examination:
 
     def groups(self) -> Operation[list[GroupState]]:
         """How far each group is behind."""
-        states = []
-        found = yield from self.ask("groups", GROUPS, (ROWS_MAX,))
-        for id, topic, group, expired, subscribers, done, now in found:
-            params = (topic, PARTITIONS_MAX, id)
-            result = yield from self.ask("lag", BEHIND, params)
-            partitions, behind, lag, oldest = result.rows[0]
-            state = GroupState(
-                topic=as_text(topic),
-                group=as_text(group),
-                subscribers=int(subscribers),
-                expired=int(expired),
-                partitions=int(partitions),
-                behind=int(behind or 0),
-                lag=max(0, int(lag or 0) - int(done or 0)),
-                oldest_seconds=None if oldest is None else seconds(now - oldest),
-            )
-            states.append(state)
-        return states
+        found = (yield from self.ask("groups", GROUPS, (ROWS_MAX,))).rows
+        members = [Member(id, as_text(topic)) for id, topic, *_ in found]
+        places = yield from Counting(self.dialect).standings(members)
+        return [
+            group_state(member.topic, facts, places[member.id])
+            for member, (_, _, *facts) in zip(members, found, strict=True)
+        ]
 
     def letters(self) -> Operation[list[Failures]]:
         """The dead letters, by topic and group."""
@@ -271,6 +259,23 @@ def seconds(micros: Any) -> float:
     return int(micros) / 1_000_000
 
 
+def group_state(topic: str, facts: Sequence[Any], place: Place) -> GroupState:
+    group, expired, subscribers, keeps_books, now = facts
+    return GroupState(
+        topic=topic,
+        group=as_text(group),
+        subscribers=int(subscribers),
+        expired=int(expired),
+        partitions=place.behind.partitions,
+        behind=place.behind.behind,
+        lag=place.behind.lag,
+        oldest_seconds=None if place.oldest is None else max(0.0, seconds(now - place.oldest)),
+        keeps_books=bool(keeps_books),
+        capped=place.capped,
+        oldest_capped=place.oldest_capped,
+    )
+
+
 def frequent(errors: Any, most: int = 3) -> list[tuple[str, int]]:
     """The first lines of the most frequent errors, and how often each is there."""
     counts: dict[str, int] = {}
@@ -304,30 +309,8 @@ GROUPS = f"""
     SELECT g.id, g.topic, g.consumer_group, g.expired,
            (SELECT COUNT(*) FROM {{subscribers}} s
             WHERE s.group_id = g.id AND s.expires_at > {{now}}),
-           (SELECT SUM(d.last_offset - d.first_offset + 1) FROM {{delivery_state}} d
-            WHERE d.group_id = g.id AND d.state = {int(State.ACKED)}),
-           {{now}}
+           CASE WHEN g.read_by = {int(Readers.BOOKKEEPER)} THEN 1 ELSE 0 END, {{now}}
     FROM {{groups}} g ORDER BY g.id LIMIT ?"""
-
-# The age of the first message that is not acked is looked up only where there is one.
-BEHIND = """
-    SELECT COUNT(*), SUM(CASE WHEN b.behind > 0 THEN 1 ELSE 0 END), SUM(b.behind), MIN(b.oldest)
-    FROM (
-        SELECT w.behind, CASE WHEN w.behind > 0 THEN
-                   (SELECT m.published_at FROM {messages} m
-                    WHERE m.partition_id = w.id AND m.message_offset > w.acked
-                    ORDER BY m.partition_id, m.message_offset LIMIT 1)
-               END AS oldest
-        FROM (
-            SELECT p.id, COALESCE(o.offset_acked, p.first_offset - 1) AS acked,
-                   p.next_offset - 1 - COALESCE(o.offset_acked, p.first_offset - 1) AS behind
-            FROM (
-                SELECT id, first_offset, next_offset FROM {partitions}
-                WHERE topic = ? ORDER BY topic, id LIMIT ?
-            ) p
-            LEFT JOIN {offsets} o ON o.group_id = ? AND o.partition_id = p.id
-        ) w
-    ) b"""
 
 # The topics one after the other, each by a step in the index.
 LETTER_TOPIC = "SELECT MIN(origin_topic) FROM {dead_letters} WHERE origin_topic > ?"

@@ -74,6 +74,12 @@ class GroupState(NamedTuple):
     behind: int
     lag: int
     oldest_seconds: float | None
+    keeps_books: bool
+    """Whether it is Spark's, which has no subscribers and says now and then how far it is."""
+    capped: bool = False
+    """Whether it may be further behind: there are more partitions than are looked at."""
+    oldest_capped: bool = False
+    """Whether an older message may wait."""
 
 
 class Failures(NamedTuple):

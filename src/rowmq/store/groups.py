@@ -9,20 +9,29 @@ What decides which messages may be collected (creating a group, seeking, giving 
 collecting) is done under the topic's lock, a row that publishing never waits for.
 """
 
+import heapq
+from collections.abc import Sequence
 from enum import IntEnum
+from typing import Any
 
 from rowmq.errors import InvalidOption, UnknownGroup
 from rowmq.message import GroupInfo, LagInfo
 from rowmq.progress import State
 from rowmq.store.dialect import Dialect, as_text
 from rowmq.store.keys import key_of, shard_of
-from rowmq.store.statement import Operation, Statement
+from rowmq.store.statement import Operation, Row, Statement
+from rowmq.store.sweeping import PLACES, Behind, Member, Sweeping
 from rowmq.store.topics import Topics
 from rowmq.times import from_micros
 
-__all__ = ["ADOPT", "STARTS", "Groups", "Readers"]
+__all__ = ["ADOPT", "PARTITIONS_MAX", "STARTS", "Groups", "Readers"]
 
 STARTS = ("earliest", "latest")
+
+PARTITIONS_MAX = 100_000
+"""Among how many partitions those are looked for in which a group is most behind: of a topic with
+more, those with the oldest keys and the newest ones.
+"""
 
 
 class Readers(IntEnum):
@@ -41,6 +50,7 @@ class Groups:
     def __init__(self, dialect: Dialect, topics: Topics) -> None:
         self.dialect = dialect
         self.topics = topics
+        self.sweeping = Sweeping(dialect)
 
     def lock(self, topic: str) -> Operation[bool]:
         """Lock a topic against whatever decides what may be collected.
@@ -122,37 +132,76 @@ class Groups:
     def list_groups(self, topic: str) -> Operation[list[GroupInfo]]:
         """The groups of a topic, by name."""
         params = (self.dialect.text(topic),)
-        result = yield Statement("groups.list", self.dialect.sql(LIST), params, sole=True)
-        return [
-            GroupInfo(
-                topic=topic,
-                name=as_text(name),
-                start=as_text(start),
-                created_at=from_micros(created_at),
-                subscribers=int(subscribers),
-                lag=int(lag or 0) - int(acked or 0),
-                expired=int(expired),
-            )
-            for name, start, created_at, expired, subscribers, lag, acked in result
-        ]
+        sql = self.dialect.sql(LIST.replace("<one>", ""))
+        result = yield Statement("groups.list", sql, params, sole=True)
+        return (yield from self._with_lag(topic, result.rows))
 
-    def lag(self, topic: str, group: str) -> Operation[list[LagInfo]]:
-        """How far a group is behind in each partition, from counters and ranges."""
+    def find_group(self, topic: str, group: str) -> Operation[GroupInfo | None]:
+        """A group as in the list, if there is one."""
+        params = (self.dialect.text(topic), self.dialect.text(group))
+        sql = self.dialect.sql(LIST.replace("<one>", "AND g.consumer_group = ?"))
+        result = yield Statement("groups.look", sql, params, sole=True)
+        found = yield from self._with_lag(topic, result.rows)
+        return found[0] if found else None
+
+    def _with_lag(self, topic: str, rows: Sequence[Row]) -> Operation[list[GroupInfo]]:
+        """Groups with how far they are behind: partitions are looked at if there is a group."""
+        if not rows:
+            return []
+        parts = (yield from self.sweeping.topics([topic]))[topic].parts
+        members = [(Member(id, topic), parts) for id, *_ in rows]
+        places = yield from self.sweeping.behind(members)
+        return [group_info(topic, row, places[row[0]]) for row in rows]
+
+    def lag(self, topic: str, group: str, *, limit: int | None = None) -> Operation[list[LagInfo]]:
+        """How far a group is behind in each partition, from counters and ranges; or only in those
+        in which it is most.
+        """
         id = yield from self.find(topic, group)
-        params = (id, id, self.dialect.text(topic))
+        if limit is not None:
+            return (yield from self._most_lag(id, topic, limit))
+        params = [id, self.dialect.text(topic)]
         result = yield Statement("groups.lag", self.dialect.sql(LAG), params, sole=True)
-        return [
-            LagInfo(
-                key=key_of(as_text(key)),
-                shard=shard_of(as_text(key)),
-                offset_acked=acked,
-                last_offset=following - 1,
-                lag=following - 1 - acked - int(done),
-                in_flight=int(delivered) + max(0, int(tail)),
-                owner=None if owner is None else as_text(owner),
-            )
-            for key, following, acked, done, delivered, tail, owner in result
-        ]
+        return [lag_info(row) for row in result]
+
+    def _most_lag(self, id: int, topic: str, limit: int) -> Operation[list[LagInfo]]:
+        swept = yield from self.sweeping.topics([topic], looks_max=PARTITIONS_MAX)
+        most: list[tuple[Any, LagInfo]] = []
+        for part in swept[topic].parts:
+            params = [*self.sweeping.places(Member(id, topic), part), limit]
+            sql = self.dialect.sql(MOST_LAG)
+            result = yield Statement("groups.most_lag", sql, params, sole=True)
+            found = [(as_text(row[0]), lag_info(row)) for row in result]
+            ranked = [((-info.lag, name.encode()), info) for name, info in found]
+            most = heapq.nsmallest(limit, [*most, *ranked], key=lambda known: known[0])
+        return [info for _, info in most]
+
+
+def group_info(topic: str, row: Row, places: Sequence[Behind]) -> GroupInfo:
+    _, name, start, created_at, expired, subscribers = row
+    return GroupInfo(
+        topic=topic,
+        name=as_text(name),
+        start=as_text(start),
+        created_at=from_micros(created_at),
+        subscribers=int(subscribers),
+        lag=sum(one.above - one.done for one in places),
+        expired=int(expired),
+    )
+
+
+def lag_info(row: Row) -> LagInfo:
+    key, following, acked, done, delivered, tail, owner, retrying = row
+    return LagInfo(
+        key=key_of(as_text(key)),
+        shard=shard_of(as_text(key)),
+        offset_acked=acked,
+        last_offset=following - 1,
+        lag=following - 1 - acked - int(done),
+        in_flight=int(delivered) + max(0, int(tail)),
+        owner=None if owner is None else as_text(owner),
+        retrying=int(retrying),
+    )
 
 
 def taken(topic: str, group: str, wanted: Readers) -> str:
@@ -210,32 +259,49 @@ ADOPT = f"""{_PLACE}
     GROUP BY w.id HAVING MAX(w.has_place) = 0
     {{on_conflict}}"""
 
-LIST = f"""
-    SELECT g.consumer_group, g.start_at, g.created_at, g.expired,
-           (SELECT COUNT(*) FROM {{subscribers}} s
-            WHERE s.group_id = g.id AND s.expires_at > {{now}}),
-           (SELECT SUM(p.next_offset - 1 - COALESCE(o.offset_acked, p.first_offset - 1))
-            FROM {{partitions}} p
-            LEFT JOIN {{offsets}} o ON o.group_id = g.id AND o.partition_id = p.id
-            WHERE p.topic = g.topic),
-           (SELECT SUM(d.last_offset - d.first_offset + 1) FROM {{delivery_state}} d
-            WHERE d.group_id = g.id AND d.state = {int(State.ACKED)})
-    FROM {{groups}} g WHERE g.topic = ? ORDER BY g.consumer_group"""
+LIST = """
+    SELECT g.id, g.consumer_group, g.start_at, g.created_at, g.expired,
+           (SELECT COUNT(*) FROM {subscribers} s
+            WHERE s.group_id = g.id AND s.expires_at > {now})
+    FROM {groups} g WHERE g.topic = ? <one> ORDER BY g.consumer_group"""
 
-LAG = f"""
-    SELECT p.partition_key, p.next_offset, COALESCE(o.offset_acked, p.first_offset - 1),
-           COALESCE(r.acked, 0), CASE WHEN s.id IS NULL THEN 0 ELSE COALESCE(r.delivered, 0) END,
-           CASE WHEN s.id IS NULL THEN 0 ELSE o.offset_delivered - o.tail_first + 1 END,
-           s.subscriber_name
-    FROM {{partitions}} p
-    LEFT JOIN {{offsets}} o ON o.group_id = ? AND o.partition_id = p.id
-    LEFT JOIN {{subscribers}} s ON s.id = o.leased_by AND s.expires_at > {{now}}
-    LEFT JOIN (
-        SELECT d.partition_id,
-               SUM(CASE WHEN d.state = {int(State.ACKED)}
-                   THEN d.last_offset - d.first_offset + 1 ELSE 0 END) AS acked,
-               SUM(CASE WHEN d.state = {int(State.DELIVERED)}
-                   THEN d.last_offset - d.first_offset + 1 ELSE 0 END) AS delivered
-        FROM {{delivery_state}} d WHERE d.group_id = ? GROUP BY d.partition_id
-    ) r ON r.partition_id = p.id
-    WHERE p.topic = ? ORDER BY p.partition_key"""
+
+def _counted(which: str) -> str:
+    """How many messages of a place are in ranges of some kind: looked up where there may be any,
+    one by one. For a join a plan that was made while the tables were empty would scan one of them
+    for each row of the other.
+    """
+    return f"""CASE WHEN p.offset_delivered > p.offset_acked AND p.tail_first - 1 > p.offset_acked
+                THEN COALESCE((
+                    SELECT SUM(d.last_offset - d.first_offset + 1) FROM {{delivery_state}} d
+                    WHERE d.group_id = p.group_id AND d.partition_id = p.partition_id
+                      AND {which}), 0)
+                ELSE 0 END"""
+
+
+_LAG = f"""
+    SELECT p.partition_key AS named, p.next_offset AS upcoming,
+           COALESCE(p.offset_acked, p.first_offset - 1) AS acked,
+           {_counted(f"d.state = {int(State.ACKED)}")} AS done,
+           CASE WHEN s.id IS NULL THEN 0 ELSE
+                {_counted(f"d.state = {int(State.DELIVERED)}")} END AS delivered,
+           CASE WHEN s.id IS NULL THEN 0 ELSE p.offset_delivered - p.tail_first + 1 END AS tail,
+           s.subscriber_name AS owned_by,
+           {_counted(f"d.state = {int(State.WAITING)} AND d.attempts > 0")} AS retrying
+    FROM <places> p
+    LEFT JOIN {{subscribers}} s ON s.id = p.leased_by AND s.expires_at > {{now}}"""
+
+_ALL = """(
+        SELECT q.partition_key, q.first_offset, q.next_offset, o.group_id, o.partition_id,
+               o.offset_acked, o.offset_delivered, o.tail_first, o.leased_by
+        FROM {partitions} q
+        LEFT JOIN {offsets} o ON o.group_id = ? AND o.partition_id = q.id
+        WHERE q.topic = ?
+    )"""
+
+LAG = f"""{_LAG.replace("<places>", _ALL)} ORDER BY p.partition_key"""
+
+MOST_LAG = f"""
+    SELECT * FROM ({_LAG.replace("<places>", PLACES)}
+    ) w
+    ORDER BY w.upcoming - w.acked - w.done DESC, w.named LIMIT ?"""

@@ -201,7 +201,7 @@ class Holds:
         yield from self._note(row.job_id, held.starts)
         yield Statement("holds.fail", self.dialect.sql(FAIL), params)
         now = yield from self.queues.now("holds.now")
-        note = [(row.job_id, now, failures, error)]
+        note = [(row.job_id, now, failures, error, row.due_at)]
         yield from self.jobs.note_errors("holds.note_error", note)
         return False
 

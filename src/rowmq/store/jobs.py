@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from rowmq.errors import (
+    InvalidInput,
     KeyTaken,
     SerializationFailure,
     UniqueViolation,
@@ -40,8 +41,15 @@ __all__ = [
     "KEY",
     "KEY_IDENTITY",
     "Jobs",
+    "OldIds",
     "repeated",
 ]
+
+
+class OldIds(InvalidInput):
+    """These ids were taken before those of jobs that the new ones are to stand behind. Nothing is
+    written, and a caller's transaction goes on: newer ids will do.
+    """
 
 
 class Jobs:
@@ -74,6 +82,7 @@ class Jobs:
             # All or none were written; those that are gone have been done already.
             return [known.get(id, next(iter(known.values()))) for id in ids]
         places = yield from self.places(postings, ids, alone=alone)
+        yield from self.refuse_old_ids(places)
         yield from self.take_keys([place for place in places if place.posting.key is not None])
         yield from self.write(places)
         yield from self.tell(notify)
@@ -103,6 +112,12 @@ class Jobs:
             Place(p, id, lanes[p.lane], now + p.delay_us if p.at is None else p.at, now)
             for p, id in zip(postings, ids, strict=True)
         ]
+
+    def refuse_old_ids(self, places: Sequence[Place]) -> Operation[None]:  # noqa: ARG002 - for a dialect
+        """Raise `OldIds` if a job for now would stand in front of one that was put before it: for a
+        clock that does not tell their times apart, so that ids decide.
+        """
+        yield from ()
 
     def take_keys(self, places: Sequence[Place]) -> Operation[None]:
         """Make keys point to new jobs; `KeyTaken` if one has a live job."""
@@ -216,6 +231,12 @@ class Jobs:
         final = {i: place._replace(job_id=firsts[i].job_id) for i, place in final.items()}
         created = [place for i, place in final.items() if i not in old]
         updated = [in_same_line(p, current.get(i)) for i, p in final.items() if i in old]
+        try:
+            yield from self.refuse_old_ids(updated)
+        except OldIds:
+            # In a caller's transaction, nothing of this is to stay.
+            yield from self.free_keys(row for i, row in held.items() if i not in old)
+            raise
         yield from self.remove([(old[i], current.get(i)) for i in final if i in old])
         # A key that is new points to where the first of its batch was to be.
         keys = [p.key for p in (*created, *updated) if p.key != held[p.key.identity]]
@@ -267,15 +288,17 @@ class Jobs:
         rows = [KeyRow(q, as_text(k), as_text(kind), *rest) for q, k, kind, *rest in result]
         return sorted(row for row in rows if kinds is None or row.kind in kinds)
 
-    def drop(self, queue: str, key: str, kinds: Collection[str] | None) -> Operation[int]:
-        """Delete the live jobs of a key, also those that are claimed: their locks become void."""
+    def drop(self, queue: str, key: str, kinds: Collection[str] | None) -> Operation[list[int]]:
+        """Delete the live jobs of a key, also those that are claimed, whose locks become void;
+        which ones.
+        """
         yield from self.dialect.seize()
         found = yield from self.find(queue, key, kinds, only_look=False)
         held = yield from self.find_keys([row.identity for row in found])
         stored = yield from self.stored(row.job_id for row in held.values())
         yield from self.remove([(row, stored.get(row.job_id)) for row in held.values()])
         yield from self.free_keys(held.values())
-        return len(held)
+        return sorted(row.job_id for row in held.values())
 
     def remove(self, jobs: Sequence[tuple[KeyRow, "Stored | None"]]) -> Operation[None]:
         """Delete jobs whose keys are locked, wherever they stand; but not the keys."""
@@ -317,15 +340,22 @@ class Jobs:
         yield from self.queues.delete("jobs.free_keys", "{job_keys}", KEY_IDENTITY, identities)
 
     def note_errors(
-        self, name: str, rows: Sequence[tuple[int, int, int, str | None]]
+        self, name: str, rows: Sequence[tuple[int, int, int, str | None, int | None]]
     ) -> Operation[None]:
-        """Write down why attempts failed: rows of JOB_ERROR.
+        """Write down why attempts failed, and when the next ones are due: rows of JOB_ERROR.
 
         The attempts of a job that is retried are counted anew, and the clock may not have moved, or
-        was set back: of two that have the same number at the same time, the first is told.
+        was set back: of two that have the same number at the same time, the last is told.
         """
-        ending = self.dialect.unless_there("attempt")
-        yield from self.queues.insert(name, "{job_errors}", JOB_ERROR, rows, ending)
+        keys = tuple(JOB_ATTEMPT)
+        for run in self.queues.runs(rows):
+            source, params = self.dialect.given(JOB_ERROR, run)
+            sql = self.dialect.upsert_from("{job_errors}", source, keys, ("error", "due_at"))
+            yield Statement(name, self.dialect.sql(sql), params)
+
+    def set_due(self, rows: Sequence[tuple[int, int]]) -> Operation[None]:
+        """Note when jobs are due that people have moved, by id: from there on they are found."""
+        yield from self.queues.update("jobs.set_due", "{jobs}", JOB_DUE, ("id",), rows)
 
     def delete_jobs(self, ids: Iterable[int]) -> Operation[None]:
         """Delete jobs, and what is written of their attempts."""
@@ -374,7 +404,9 @@ def job_row(place: Place) -> tuple[Any, ...]:
 
 
 JOB_ID = {"job_id": "bigint"}
-JOB_ERROR = {"job_id": "bigint", "failed_at": "bigint", "attempt": "integer", "error": "text"}
+JOB_ATTEMPT = JOB_ID | {"failed_at": "bigint", "attempt": "integer"}
+JOB_ERROR = JOB_ATTEMPT | {"error": "text", "due_at": "bigint"}
+JOB_DUE = {"id": "bigint", "due_at": "bigint"}
 KEY_IDENTITY = {"queue_id": "bigint", "job_key": "text", "kind": "text"}
 KEY = KEY_IDENTITY | {"job_id": "bigint", "lane_id": "bigint", "due_at": "bigint"}
 

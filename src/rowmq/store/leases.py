@@ -397,13 +397,15 @@ class Leases:
     ) -> Operation[None]:
         """Write changes of places that are locked, whoever owns them; if `touched`, the owner will
         look again. The lease stays as it is, and with it whatever is in flight.
+
+        What the owner has not written is two versions on: so it is never taken for a write of the
+        owner's own whose answer was lost, also if it comes to the same.
         """
+        sets = MOVES | ({"version": "t.version + 2", "touched": "1"} if touched else {})
         for run in self._runs(changes):
             rows = [(group_id, change.partition_id, *change.after[:5]) for change in run]
             source, params = self.dialect.given(OVERWRITTEN, rows)
-            sql = self.dialect.update_from(
-                "{offsets}", source, PLACE, MOVES | {"touched": str(int(touched))}
-            )
+            sql = self.dialect.update_from("{offsets}", source, PLACE, sets)
             yield Statement("leases.overwrite", self.dialect.sql(sql), params)
         yield from self.write_ranges(group_id, changes)
 

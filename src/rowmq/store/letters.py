@@ -21,17 +21,33 @@ from rowmq.store.entries import Entry
 from rowmq.store.groups import Groups
 from rowmq.store.keys import id_within, place_of
 from rowmq.store.leases import Change, Leases, Loaded
+from rowmq.store.selection import HANDLE, Handle, Selection
 from rowmq.store.statement import Operation, Row, Statement
 from rowmq.store.topics import Span, Topics, limit_of, message_of, unread_message_of
 from rowmq.times import from_micros
 
-__all__ = ["BATCH", "Burial", "Grave", "Letters"]
-
-BATCH = 100
-"""How many letters are redriven or purged in one transaction."""
+__all__ = [
+    "COPY",
+    "LETTER_COLUMNS",
+    "Burial",
+    "Filter",
+    "Grave",
+    "Letters",
+    "letter_of",
+    "origin_of",
+    "reopen",
+]
 
 HEADER_CHARS_MAX = 1_000
 """How much of an error is kept in a header."""
+
+TOLD = frozenset(
+    f"rowmq-{what}"
+    for what in ("topic", "group", "offset", "id", "attempts", "error", "failed-at", "published-at")
+)
+"""The headers that a copy has beside its message's own. Others that begin so are the message's: a
+tick has some, and so has what was replayed.
+"""
 
 
 class Burial(NamedTuple):
@@ -58,6 +74,18 @@ class Grave(NamedTuple):
     @property
     def name(self) -> str:
         return self.topic + self.suffix
+
+
+class Filter(NamedTuple):
+    """Which letters `d` are meant, in SQL: where they are looked up, and the condition for them."""
+
+    rows: str
+    where: str
+    params: list[Any]
+
+    def fill(self, template: str) -> str:
+        """A statement about these letters."""
+        return template.replace("<letters>", self.rows).replace("<where>", self.where)
 
 
 class Letters:
@@ -151,61 +179,86 @@ class Letters:
     # --- list -----------------------------------------------------------------------------------
 
     def list_letters(
-        self, topic: str, *, group: str | None, limit: int, type: Any
+        self, chosen: Selection, *, limit: int, type: Any
     ) -> Operation[list[DeadLetter[Any]]]:
-        """The letters of a topic, or of one group of it, oldest first."""
-        rows = yield from self.select(topic, group=group, ids=None, limit=limit)
-        return [letter_of(topic, row, type) for row in rows]
+        """Letters, oldest first."""
+        rows = yield from self.select(chosen, limit=limit)
+        return [letter_of(chosen.topic, row, type) for row in rows]
 
-    def count(self, topic: str, *, group: str | None, ids: Sequence[str] | None) -> Operation[int]:
-        """How many letters there are."""
-        where, params = self.filter(topic, group, ids)
-        sql = self.dialect.sql(COUNT.replace("<where>", where))
+    def find(self, topic: str, handle: Handle) -> Operation[DeadLetter[Any] | None]:
+        """The letter of a handle."""
+        chosen = Selection(topic, handles=[handle])
+        found = yield from self.list_letters(chosen, limit=1, type=None)
+        return found[0] if found else None
+
+    def count(self, chosen: Selection, *, limit: int | None = None) -> Operation[int]:
+        """How many letters there are; or, up to a limit, how many there are at least."""
+        found = self.filter(chosen)
+        template, params = COUNT, found.params
+        if limit is not None:
+            template, params = COUNT_UP_TO, [*params, limit]
+        sql = self.dialect.sql(found.fill(template))
         result = yield Statement("letters.count", sql, params, sole=True)
         return int(result.rows[0][0])
 
-    def select(
-        self, topic: str, *, group: str | None, ids: Sequence[str] | None, limit: int
-    ) -> Operation[list[Row]]:
-        """Rows of LIST, with their messages: some of the ids, if any are given."""
-        where, params = self.filter(topic, group, ids)
-        sql = self.dialect.sql(LIST.replace("<where>", where))
-        result = yield Statement("letters.list", sql, (*params, limit), sole=True)
+    def groups_of(self, chosen: Selection) -> Operation[list[str]]:
+        """The groups that gave up on some letters."""
+        found = self.filter(chosen)
+        sql = self.dialect.sql(found.fill(GROUPS))
+        result = yield Statement("letters.groups", sql, found.params, sole=True)
+        return sorted(as_text(group) for (group,) in result)
+
+    def select(self, chosen: Selection, *, limit: int) -> Operation[list[Row]]:
+        """Rows of LIST, with their messages."""
+        found = self.filter(chosen)
+        sql = self.dialect.sql(found.fill(LIST))
+        result = yield Statement("letters.list", sql, (*found.params, limit), sole=True)
         return [*result.rows]
 
-    def filter(
-        self, topic: str, group: str | None, ids: Sequence[str] | None
-    ) -> tuple[str, list[Any]]:
-        """The condition for letters of a topic, and its parameters."""
-        params: list[Any] = [self.dialect.text(topic)]
+    def select_now(self, chosen: Selection, *, limit: int) -> Operation[list[Row]]:
+        """Rows of LIST that are still there, whatever a caller's transaction saw before."""
+        rows = yield from self.select(chosen, limit=limit)
+        if not rows or not self.dialect.snapshots:
+            return rows
+        source, params = self.dialect.given(COPY, [(row[0], row[1]) for row in rows])
+        letters = self.dialect.looked_up("{dead_letters}", "d", source, tuple(COPY))
+        sql = self.dialect.sql(THERE.replace("<letters>", letters))
+        result = yield Statement("letters.list", sql, params)
+        there = {(id, offset) for id, offset in result}
+        return [row for row in rows if (row[0], row[1]) in there]
+
+    def filter(self, chosen: Selection) -> Filter:
+        """Which letters are meant. A handle is of a letter of this topic and group, or of none."""
+        rows, params = "{dead_letters} d", list[Any]()
+        if chosen.handles is not None:
+            source, params = self.dialect.given(HANDLE, chosen.handles)
+            rows = self.dialect.looked_up("{dead_letters}", "d", source, tuple(HANDLE))
         where = "d.origin_topic = ?"
-        if group is not None:
+        params.append(self.dialect.text(chosen.topic))
+        if chosen.group is not None:
             where += " AND d.consumer_group = ?"
-            params.append(self.dialect.text(group))
-        if ids is not None:
-            where += f" AND d.origin_id IN ({', '.join('?' * len(ids))})"
-            params += [self.dialect.text(id) for id in ids]
-        return where, params
+            params.append(self.dialect.text(chosen.group))
+        if chosen.ids is not None:
+            where += f" AND d.origin_id IN ({', '.join('?' * len(chosen.ids))})"
+            params += [self.dialect.text(id) for id in chosen.ids]
+        return Filter(rows, where, params)
 
     # --- purge and redrive ----------------------------------------------------------------------
 
-    def purge(
-        self, topic: str, *, group: str | None, ids: Sequence[str] | None, limit: int
-    ) -> Operation[int]:
+    def purge(self, chosen: Selection, *, limit: int) -> Operation[int]:
         """Delete a batch of letters and their copies. How many it was."""
-        yield from self.groups.lock(topic)
-        rows = yield from self.select(topic, group=group, ids=ids, limit=limit)
+        yield from self.groups.lock(chosen.topic)
+        rows = yield from self.select_now(chosen, limit=limit)
         yield from self.remove(rows)
         return len(rows)
 
-    def redrive(
-        self, topic: str, *, group: str, ids: Sequence[str] | None, spares: Sequence[str]
-    ) -> Operation[int]:
+    def redrive(self, chosen: Selection, *, group: str, spares: Sequence[str]) -> Operation[int]:
         """Give letters back to their group, as many as there are spare ids. How many it was."""
-        yield from self.groups.lock(topic)
-        group_id = yield from self.groups.find(topic, group, keep=True)
-        yield from self.leases.adopt(topic, group_id)
-        rows = yield from self.select(topic, group=group, ids=ids, limit=len(spares))
+        chosen = chosen._replace(group=group)
+        yield from self.groups.lock(chosen.topic)
+        group_id = yield from self.groups.find(chosen.topic, group, keep=True)
+        yield from self.leases.adopt(chosen.topic, group_id)
+        rows = yield from self.select_now(chosen, limit=len(spares))
         loaded = yield from self.leases.load(group_id, sorted({row[2] for row in rows}))
         opened: set[tuple[int, int]] = set()
         changes = []
@@ -306,13 +359,13 @@ def origin_of(row: Row) -> tuple[str | None, int]:
     """The headers of a letter's message as they were, and when it was published."""
     headers = decode_headers(row[13])
     published_at = int(headers.get("rowmq-published-at") or row[14])
-    own = {name: value for name, value in headers.items() if not name.startswith("rowmq-")}
+    own = {name: value for name, value in headers.items() if name not in TOLD}
     return encode_headers(own), published_at
 
 
 def letter_of(topic: str, row: Row, type: Any) -> DeadLetter[Any]:
-    """The dead letter of a row of LIST."""
-    _, _, partition_id, offset, failed_at, attempts, group, id, error, key, _, *content = row
+    """The dead letter of a row of LETTER_COLUMNS."""
+    partition_id, offset, failed_at, attempts, group, id, error, key, _, *content = row[2:]
     headers, published_at = origin_of(row)
     payload, encoding = content[:2]
     original = (partition_id, offset, id, payload, encoding, headers, published_at)
@@ -329,6 +382,7 @@ def letter_of(topic: str, row: Row, type: Any) -> DeadLetter[Any]:
         attempts=attempts,
         failed_at=from_micros(failed_at),
         offset=offset,
+        handle=Handle(row[0], row[1], failed_at).written(),
     )
 
 
@@ -358,17 +412,26 @@ NOTE = """
     FROM (<source>) w
     {join} {partitions} p ON p.topic = w.topic AND p.partition_key = w.partition_key"""
 
-LIST = """
-    SELECT d.partition_id, d.message_offset, d.origin_partition_id, d.origin_offset, d.failed_at,
-           d.attempts, d.consumer_group, d.origin_id, d.error, p.partition_key, m.message_id,
-           m.payload, m.encoding, m.headers, m.published_at
-    FROM {dead_letters} d
-    {join} {partitions} p ON p.id = d.partition_id
-    {join} {messages} m ON m.partition_id = d.partition_id AND m.message_offset = d.message_offset
+LETTER_COLUMNS = """d.partition_id, d.message_offset, d.origin_partition_id, d.origin_offset,
+    d.failed_at, d.attempts, d.consumer_group, d.origin_id, d.error, p.partition_key, m.message_id,
+    m.payload, m.encoding, m.headers, m.published_at"""
+
+LIST = f"""
+    SELECT {LETTER_COLUMNS}
+    FROM <letters>
+    {{join}} {{partitions}} p ON p.id = d.partition_id
+    {{join}} {{messages}} m
+        ON m.partition_id = d.partition_id AND m.message_offset = d.message_offset
     WHERE <where>
     ORDER BY d.failed_at, d.partition_id, d.message_offset LIMIT ?"""
 
-COUNT = "SELECT COUNT(*) FROM {dead_letters} d WHERE <where>"
+THERE = "SELECT d.partition_id, d.message_offset FROM <letters> {as_now}"
+
+COUNT = "SELECT COUNT(*) FROM <letters> WHERE <where>"
+
+COUNT_UP_TO = "SELECT COUNT(*) FROM (SELECT 1 AS one FROM <letters> WHERE <where> LIMIT ?) c"
+
+GROUPS = "SELECT DISTINCT d.consumer_group FROM <letters> WHERE <where>"
 
 COPY = {"partition_id": "bigint", "message_offset": "bigint"}
 

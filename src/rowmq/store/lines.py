@@ -4,7 +4,7 @@ Only the head of a line is in `ready`, or claimed; the others wait. Whoever fini
 the next one there, in the same transaction; the last one takes the line's row with it. So a claim
 knows nothing of lines, and costs nothing more for them. The order is that of claims: priority,
 time, id. A head that is tried again stays the head, and whoever joins in front of one that was
-never claimed takes its place.
+never claimed, or was released, takes its place.
 
 A line's row is locked by whoever joins it or ends its head: nobody can join a line unseen.
 """
@@ -85,11 +85,14 @@ class Lines:
         waiting: list[Member] = []
         for line, group in joining.items():
             first, head = group[0], heads[line]
-            if head is not None and first.order < head.order:
-                displaced = yield from self.displace(head)
-                if displaced:
-                    waiting.append(head)
-                    head = None
+            if head and first.order < head.order and (yield from self.displace(head)):
+                waiting.append(head)
+                head = None
+                # Others may have come before it while it was claimed, and then it was released.
+                for longest in (yield from self.first_waiting([line])):
+                    if longest.order < first.order:
+                        yield from self.move_up([longest])
+                        group.insert(0, longest)
             if head is None:
                 new_heads.append(group.pop(0))
             else:
@@ -112,8 +115,7 @@ class Lines:
             line for line, ids in gone.items() if (head := heads.get(line)) and head.job_id in ids
         ]
         following = yield from self.first_waiting(sorted(ended))
-        rows = [member.waiting_key for member in following]
-        yield from self.queues.delete("lines.move_up", "{waiting}", WAITING_KEY, rows)
+        yield from self.move_up(following)
         yield from self.set_heads(following)
         empty = sorted(set(ended) - {member.line for member in following})
         yield from self.queues.delete("lines.end", "{lines}", LINE_KEY, empty)
@@ -164,6 +166,11 @@ class Lines:
             for queue_id, key, *rest in result:
                 found.append(Member(queue_id, as_text(key), *rest))
         return found
+
+    def move_up(self, members: Sequence[Member]) -> Operation[None]:
+        """Those that waited wait no more."""
+        rows = [member.waiting_key for member in members]
+        yield from self.queues.delete("lines.move_up", "{waiting}", WAITING_KEY, rows)
 
     def set_heads(self, heads: Sequence[Member]) -> Operation[None]:
         """Write down who the heads of locked lines are."""

@@ -14,12 +14,13 @@ import msgspec
 from rowmq.store.claims import Claims, Cursor
 from rowmq.store.dialect import Columns, Dialect, are_numbers, as_text, equal, values_table
 from rowmq.store.entries import Partition
+from rowmq.store.jobs import JOB_ID, Jobs
 from rowmq.store.leases import ALIVE, Leases, Member
 from rowmq.store.schema import Schema
 from rowmq.store.staging import Staging
 from rowmq.store.statement import Operation, Row, Statement
 from rowmq.store.store import Store, store_of
-from rowmq.store.topics import Advance, Counter, Placed, Span, StepwiseTopics, limit_of
+from rowmq.store.topics import Advance, Counter, Placed, Span, StepwiseTopics, limit_of, limited
 
 __all__ = ["MySQLDialect", "MySQLLeases", "MySQLSchema", "MySQLTopics", "mysql_store"]
 
@@ -50,6 +51,24 @@ class MySQLDialect(Dialect):
         yield Statement(name, self.sql(template), params)
         result = yield Statement("last_insert_id", "SELECT LAST_INSERT_ID()")
         return int(result.rows[0][0])
+
+    # It takes these steps by itself, and would not within a recursion.
+
+    def different(self, table: str, column: str) -> str:
+        return f"SELECT DISTINCT {column} FROM {table} ORDER BY {column} LIMIT ?"
+
+    # Neither server looks up a comparison of rows in an index.
+
+    def past(self, columns: Sequence[str], sign: str = ">") -> str:
+        parts = [
+            " AND ".join([*(f"{same} = ?" for same in columns[:nth]), f"{column} {sign} ?"])
+            for nth, column in enumerate(columns)
+        ]
+        return "(" + " OR ".join(f"({part})" for part in parts) + ")"
+
+    def past_params(self, place: Sequence[Any]) -> list[Any]:
+        values = super().past_params(place)
+        return [value for nth in range(len(values)) for value in values[: nth + 1]]
 
     # Numbers travel as one JSON text, however many: the drivers write each parameter into the
     # statement by itself, in Python, and the server reads each SELECT of a UNION by itself.
@@ -170,10 +189,10 @@ class MySQLTopics(StepwiseTopics):
         columns: str,
         spans: Sequence[Span],
         *,
-        first: bool = False,
+        few: int = 0,
         share: bool = False,
     ) -> Operation[Iterable[Row]]:
-        how = f"{FIRST if first else ''} {self.dialect.for_share if share else ''}"
+        how = f"{limited(few)} {self.dialect.for_share if share else ''}"
         one = FETCH_RANGE.replace("<how>", how).replace("<columns>", columns)
         sql = self.dialect.sql(" UNION ALL ".join([one] * len(spans)))
         params = [value for span in spans for value in (span.partition_id, span.first, span.last)]
@@ -228,8 +247,6 @@ FETCH_RANGE = """
     (SELECT <columns> FROM {messages} m
      WHERE m.partition_id = ? AND m.message_offset BETWEEN ? AND ? <how>)"""
 
-FIRST = "ORDER BY m.message_offset LIMIT 1"
-
 
 class MySQLLeases(Leases):
     def beat(self, member: Member, *, lease_us: int) -> Operation[bool]:
@@ -241,6 +258,23 @@ class MySQLLeases(Leases):
             yield Statement("leases.beat", sql, (lease_us, id))
             return True
         return (yield from self.is_locked(member))
+
+
+class MySQLJobs(Jobs):
+    def delete_jobs(self, ids: Iterable[int]) -> Operation[None]:
+        # From all tables at once: each statement is a round trip, and most jobs have no trace.
+        rows = [(id,) for id in sorted(ids)]
+        for run in self.queues.runs(rows, JOB_ID):
+            source, params = self.dialect.given(JOB_ID, run)
+            sql = self.dialect.sql(DELETE_JOBS.replace("<source>", source))
+            yield Statement("jobs.delete", sql, params)
+
+
+DELETE_JOBS = """
+    DELETE j, e, h FROM (<source>) w
+    STRAIGHT_JOIN {jobs} j {by_key} ON j.id = w.job_id
+    LEFT JOIN {job_errors} e ON e.job_id = j.id
+    LEFT JOIN {holds} h ON h.job_id = j.id"""
 
 
 class MySQLClaims(Claims):
@@ -312,5 +346,6 @@ def mysql_store(**options: Any) -> Store:
         MySQLSchema(dialect),
         staging=MySQLStaging,
         leases=MySQLLeases,
+        jobs=MySQLJobs,
         claims=MySQLClaims,
     )

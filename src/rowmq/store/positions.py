@@ -118,6 +118,7 @@ class Positions:
         if (yield Statement("positions.has_ranges", sql, (id,))).rows:
             sql = self.dialect.sql(FORGET_RANGES)
             yield Statement("positions.forget_ranges", sql, (id, id))
+        yield Statement("positions.moved", self.dialect.sql(MOVED), (id,))
 
 
 LETTER_TOPICS = "SELECT topic FROM {topics} WHERE holds_letters = 1"
@@ -130,6 +131,8 @@ FORGET_RANGES = """
         SELECT o.offset_acked FROM {offsets} o
         WHERE o.group_id = ? AND o.partition_id = {delivery_state}.partition_id
     )"""
+
+MOVED = "UPDATE {groups} SET moved_at = {now} WHERE id = ?"
 
 STANDING = """
     SELECT p.partition_key, p.id, p.first_offset, p.next_offset, p.largest_bytes, o.offset_acked

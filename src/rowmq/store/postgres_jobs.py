@@ -9,7 +9,7 @@ that all databases have in common.
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from rowmq.errors import UniqueViolation
+from rowmq.errors import RowMQError, UniqueViolation
 from rowmq.store.claims import CLAIM_MAX, ClaimedJob, Claims, Cursor, Entry, OpenLane
 from rowmq.store.jobs import KEY, Jobs, repeated
 from rowmq.store.postings import KeyIdentity, KeyRow, Posting
@@ -176,7 +176,11 @@ class PostgresSettles(Settles):
                     outcomes.append(stale(settle))
                 else:
                     outcomes.append(refused(settle) if known[settle.position] == "1" else None)
-        yield from self.explain(settles, outcomes)
+        try:
+            yield from self.explain(settles, outcomes)
+        except RowMQError as error:
+            error.in_doubt = True  # a statement that stands alone is committed by now
+            raise
         return outcomes
 
 
@@ -441,7 +445,9 @@ ACK = """
     clock AS MATERIALIZED (SELECT {now} AS now),
     kept AS (
         INSERT INTO {completed} (queue_id, finished_at, job_id, started_at, attempts, deliveries)
-        SELECT v.queue_id, c.now, v.job_id, v.claimed_at, v.attempts, v.deliveries
+        -- Where the clock was set back meanwhile: a job is looked for from when it was due on.
+        SELECT v.queue_id, GREATEST(c.now, v.claimed_at), v.job_id, v.claimed_at, v.attempts,
+               v.deliveries
         FROM valid v CROSS JOIN clock c WHERE v.keep = 1
     ),
     gone AS MATERIALIZED (SELECT ARRAY(SELECT job_id FROM valid WHERE keep = 0) AS jobs),

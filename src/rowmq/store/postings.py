@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from rowmq.codec import encode, encode_headers
+from rowmq.codec import decode_headers, encode, encode_headers
 from rowmq.errors import InvalidOption, PayloadTooLarge
 from rowmq.message import Outcome
 from rowmq.naming import check_headers
@@ -37,6 +37,8 @@ PRIORITY_MAX = 32_767
 
 ROW_OVERHEAD_BYTES = 150
 """What a job's rows take beside its payload, roughly, when statements are filled."""
+
+OF_TRACES = ("traceparent", "tracestate")
 
 KeyIdentity = tuple[int, str, str]
 """Queue, key and kind: what must be unique. Sorted, they are the order in which keys are locked."""
@@ -132,6 +134,15 @@ class Offer(NamedTuple):
     can_update: bool
 
 
+def untraced(headers: str | None) -> dict[str, str] | str | None:
+    """Headers without those that tell in which trace they were sent, which is another each time."""
+    try:
+        known = decode_headers(headers)
+    except msgspec.MsgspecError:  # another program may have written them
+        return headers
+    return {name: value for name, value in known.items() if name.lower() not in OF_TRACES}
+
+
 def posting_of(
     queue: str,
     kind: str,
@@ -196,8 +207,9 @@ class Stored(NamedTuple):
     def same_as(self, place: Place) -> bool:
         """Whether an offer would change nothing. One for now is for another time than before."""
         p = place.posting
-        mine = (self.data, self.encoding, self.headers, self.due_at, self.precedence)
-        return mine == (p.data, p.encoding, p.headers, p.at, p.lane.precedence)
+        mine = (self.data, self.encoding, self.due_at, self.precedence)
+        same = mine == (p.data, p.encoding, p.at, p.lane.precedence)
+        return same and (self.headers == p.headers or untraced(self.headers) == untraced(p.headers))
 
 
 def decide_all(

@@ -179,41 +179,24 @@ class Queues:
 
     def list_queues(self) -> Operation[list[QueueInfo]]:
         """Every queue that ever had a job or was configured, by name."""
-        result = yield Statement("queues.list", self.dialect.sql(LIST), sole=True)
-        lanes = yield Statement("queues.list_kinds", self.dialect.sql(LIST_KINDS), sole=True)
+        sql, kinds_sql = LIST.replace("<one>", ""), LIST_KINDS.replace("<one>", "")
+        result = yield Statement("queues.list", self.dialect.sql(sql), sole=True)
+        lanes = yield Statement("queues.list_kinds", self.dialect.sql(kinds_sql), sole=True)
         kinds: dict[int, list[str]] = {}
         for queue_id, kind in lanes:
             kinds.setdefault(queue_id, []).append(as_text(kind))
-        return [
-            QueueInfo(
-                name=as_text(name),
-                kinds=tuple(sorted(kinds.get(id, []))),
-                paused=bool(paused),
-                keep_completed=bool(keep_completed),
-                keep_failed=bool(keep_failed),
-                retention=span_of(retention),
-                failed_retention=span_of(failed_retention),
-                max_payload_bytes=limit_of(limit),
-                max_in_flight=in_flight,
-                rate=rate,
-                rate_period=span_of(period),
-                durability=RELAXED if relaxed else FULL,
-            )
-            for (
-                id,
-                name,
-                paused,
-                keep_completed,
-                keep_failed,
-                retention,
-                failed_retention,
-                limit,
-                in_flight,
-                rate,
-                period,
-                relaxed,
-            ) in result
-        ]
+        return [queue_info(row, kinds.get(row[0], [])) for row in result]
+
+    def find_queue(self, queue: str) -> Operation[QueueInfo | None]:
+        """A queue as in the list, if it ever had a job or was configured."""
+        sql = self.dialect.sql(LIST.replace("<one>", "WHERE queue = ?"))
+        result = yield Statement("queues.look", sql, (self.dialect.text(queue),), sole=True)
+        if not result.rows:
+            return None
+        row = result.rows[0]
+        sql = self.dialect.sql(LIST_KINDS.replace("<one>", "WHERE queue_id = ?"))
+        lanes = yield Statement("queues.look_kinds", sql, (row[0],), sole=True)
+        return queue_info(row, [as_text(kind) for _, kind in lanes])
 
     def configure(self, queue: str, settings: Settings) -> Operation[None]:
         """Change settings of a queue, which is made if it is new."""
@@ -283,9 +266,12 @@ class Queues:
     def seize(
         self, queues: Collection[str | int], lanes: Collection[LaneName] = (), *, alone: bool
     ) -> Operation[None]:
-        """Begin to write, relaxed if all these queues are and it is `alone`."""
+        """Begin to write, relaxed if all these queues are and it is `alone`. Our own transaction is
+        one that writes, from its first statement on: only one that is relaxed must begin here.
+        """
         relaxed = alone and (yield from self.are_relaxed(queues, lanes))
-        yield from self.dialect.seize(relaxed=relaxed)
+        if relaxed or not alone:
+            yield from self.dialect.seize(relaxed=relaxed)
         if relaxed and not (yield from self.are_relaxed(queues, lanes)):
             raise SerializationFailure("the durability of a queue was changed at this very moment")
 
@@ -319,7 +305,7 @@ class Queues:
     def discard(
         self, name: str, table: str, columns: dict[str, str], rows: Sequence[Sequence[Any]]
     ) -> Operation[None]:
-        """Delete the rows that have these keys, and that nobody ever updates."""
+        """Delete the rows that have these keys: see `discard_from`."""
         for run in self.runs(rows, columns):
             source, params = self.dialect.given(columns, run)
             sql = self.dialect.sql(self.dialect.discard_from(table, source, tuple(columns)))
@@ -371,6 +357,38 @@ class Queues:
             yield items[start : start + most]
 
 
+def queue_info(row: Row, kinds: Iterable[str]) -> QueueInfo:
+    """A row of LIST, and the kinds of jobs of that queue."""
+    (
+        _,
+        name,
+        paused,
+        keep_completed,
+        keep_failed,
+        retention,
+        failed_retention,
+        limit,
+        in_flight,
+        rate,
+        period,
+        relaxed,
+    ) = row
+    return QueueInfo(
+        name=as_text(name),
+        kinds=tuple(sorted(kinds)),
+        paused=bool(paused),
+        keep_completed=bool(keep_completed),
+        keep_failed=bool(keep_failed),
+        retention=span_of(retention),
+        failed_retention=span_of(failed_retention),
+        max_payload_bytes=limit_of(limit),
+        max_in_flight=in_flight,
+        rate=rate,
+        rate_period=span_of(period),
+        durability=RELAXED if relaxed else FULL,
+    )
+
+
 def span_of(micros: int | None) -> timedelta | None:
     """A stored duration; None is for ever."""
     return None if micros is None else timedelta(microseconds=micros)
@@ -410,9 +428,9 @@ LIST_LANES = """
 LIST = """
     SELECT id, queue, paused, keep_completed, keep_failed, retention_us, failed_retention_us,
            max_payload_bytes, max_in_flight, rate, rate_period_us, relaxed
-    FROM {queues} ORDER BY queue"""
+    FROM {queues} <one> ORDER BY queue"""
 
-LIST_KINDS = "SELECT DISTINCT queue_id, kind FROM {lanes}"
+LIST_KINDS = "SELECT DISTINCT queue_id, kind FROM {lanes} <one>"
 
 CONFIGURE = "UPDATE {queues} SET <sets> WHERE queue = ?"
 

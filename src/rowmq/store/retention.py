@@ -163,7 +163,7 @@ class Retention:
             messages += yield from self.delete(span)
             sql, id = self.dialect.sql(SHORTEN), span.partition_id
             yield Statement("retention.shorten", sql, (span.last, id))
-            yield Statement("retention.emptied", self.dialect.sql(EMPTIED), (id,))
+            yield Statement("retention.emptied", self.dialect.sql(EMPTIED), (id, id))
         return messages
 
     def delete(self, span: Span) -> Operation[int]:
@@ -220,7 +220,8 @@ def passed(place: Loaded, spans: Sequence[Span], *, below: bool) -> tuple[Change
     progress, lost = Progress.restored(place.stored), 0
     for span in spans:
         if not below:
-            lost += progress.skip_to(span.last + 1)
+            # What was given back below the log has an age of its own.
+            lost += progress.skip_to(span.last + 1, since=span.first)
             continue
         known = progress.at(span.first)
         if known is not None and known.state is not State.ACKED:
@@ -303,9 +304,10 @@ SHORTEN = """
         next_offset)
     WHERE id = ?"""
 
-# An empty log has no largest message.
+# An empty log has no largest message, unless one was given back below it.
 EMPTIED = """
-    UPDATE {partitions} SET largest_bytes = 0 WHERE id = ? AND first_offset = next_offset"""
+    UPDATE {partitions} SET largest_bytes = 0 WHERE id = ? AND first_offset = next_offset
+    AND NOT EXISTS (SELECT 1 FROM {messages} m WHERE m.partition_id = ?)"""
 
 GROUPS = "SELECT id, consumer_group FROM {groups} WHERE topic = ? ORDER BY id"
 

@@ -13,7 +13,7 @@ and installed again, what was made is not made again. Each transaction fires one
 for no other, so that any number of those who fire wait for each other, but never in a circle.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import timedelta
 from difflib import get_close_matches
 from typing import Any, NamedTuple
@@ -33,10 +33,13 @@ from rowmq.store.ticks import Ticks
 from rowmq.store.topics import Topics, limit_of
 from rowmq.times import from_micros
 
-__all__ = ["Firing", "Made", "Schedule", "Schedules", "Upcoming"]
+__all__ = ["Firing", "Made", "Schedule", "Schedules", "Sees", "Upcoming"]
 
 Made = Posting | Entry
 """What a tick makes: a job, or a message."""
+
+Sees = Callable[[str | None, str | None], bool]
+"""Whether somebody may have to do with schedules that feed a queue, or a topic."""
 
 NAMES_MAX = 10_000
 """How many names are looked through for one that is like an unknown one."""
@@ -85,9 +88,16 @@ class Schedules:
     # --- install, pause, remove -------------------------------------------------------------------
 
     def install(
-        self, name: str, spec: Spec, revision: int, *, memo: list[Outcome]
+        self,
+        name: str,
+        spec: Spec,
+        revision: int,
+        *,
+        memo: list[Outcome],
+        sees: Sees | None = None,
     ) -> Operation[Outcome]:
-        """Have a schedule be as it is given.
+        """Have a schedule be as it is given. Whoever does not see the one that there is does not
+        replace it.
 
         `revision` is a new number, by which a repeat knows that it was committed before; what it
         came to is noted in `memo`.
@@ -100,7 +110,7 @@ class Schedules:
         # Made first and read afterwards: to lock a row that is missing may lock a whole gap.
         ending = self.dialect.unless_there("revision")
         yield from self.queues.insert("schedules.create", "{schedules}", COLUMNS, [row], ending)
-        found = yield from self._lock(name)
+        found = yield from self._lock(name, sees)
         outcome = Outcome.UPDATED
         if found.revision == revision:
             outcome = memo[0] if memo else Outcome.CREATED
@@ -126,35 +136,38 @@ class Schedules:
                 f"{limit:,} bytes; raise its max_payload_bytes, or store the data elsewhere"
             )
 
-    def pause(self, name: str) -> Operation[None]:
+    def pause(self, name: str, *, sees: Sees | None = None) -> Operation[None]:
         """Let a schedule make no ticks."""
         yield from self.dialect.seize()
-        yield from self._lock(name)
+        yield from self._lock(name, sees)
         yield self._statement("schedules.pause", PAUSE, name)
 
-    def resume(self, name: str) -> Operation[None]:
+    def resume(self, name: str, *, sees: Sees | None = None) -> Operation[None]:
         """Let a paused schedule make ticks again, from now on."""
         yield from self.dialect.seize()
-        found = yield from self._lock(name)
+        found = yield from self._lock(name, sees)
         if found.paused:
             next_at = next_after(found.spec.timing, found.now)
             yield self._statement("schedules.resume", RESUME, name, next_at)
 
-    def remove(self, name: str, *, again: bool = False) -> Operation[bool]:
+    def remove(
+        self, name: str, *, again: bool = False, sees: Sees | None = None
+    ) -> Operation[bool]:
         """Delete a schedule; whether there was one. What its ticks have made stays."""
         yield from self.dialect.seize()
-        found = yield self._statement("schedules.find", FIND, name)
+        found = yield self._statement("schedules.find", f"{LOAD} {{for_update}}", name)
         if not found.rows:
             return again  # then it was this one that deleted it
+        seen(schedule_of(found.rows[0]), sees)
         yield self._statement("schedules.remove", REMOVE, name)
         return True
 
-    def _lock(self, name: str) -> Operation[Schedule]:
+    def _lock(self, name: str, sees: Sees | None) -> Operation[Schedule]:
         found = yield self._statement("schedules.lock", f"{LOAD} {{for_update}}", name)
         if not found.rows:
             names = yield Statement("schedules.names", self.dialect.sql(NAMES), (NAMES_MAX,))
-            raise unknown(name, [as_text(known) for (known,) in names])
-        return schedule_of(found.rows[0])
+            raise unknown(name, [] if sees else [as_text(known) for (known,) in names])
+        return seen(schedule_of(found.rows[0]), sees)
 
     # --- look -------------------------------------------------------------------------------------
 
@@ -172,13 +185,13 @@ class Schedules:
         rows = [Upcoming(next_at, as_text(name)) for name, next_at, _ in found]
         return rows, int(found.rows[0][2]) if found.rows else 0
 
-    def load(self, name: str) -> Operation[Schedule]:
+    def load(self, name: str, *, sees: Sees | None = None) -> Operation[Schedule]:
         """A schedule; raises `UnknownSchedule`."""
         found = yield self._statement("schedules.load", LOAD, name, sole=True)
         if found.rows:
-            return schedule_of(found.rows[0])
+            return seen(schedule_of(found.rows[0]), sees)
         names = yield Statement("schedules.names", self.dialect.sql(NAMES), (NAMES_MAX,), sole=True)
-        raise unknown(name, [as_text(known) for (known,) in names])
+        raise unknown(name, [] if sees else [as_text(known) for (known,) in names])
 
     def list_schedules(self) -> Operation[list[ScheduleInfo]]:
         """Every schedule, by name."""
@@ -302,6 +315,13 @@ def info_of(schedule: Schedule) -> ScheduleInfo:
     )
 
 
+def seen(schedule: Schedule, sees: Sees | None) -> Schedule:
+    """A schedule, if it is seen. To who does not see it, there is none."""
+    if sees is not None and not sees(schedule.spec.queue, schedule.spec.topic):
+        raise unknown(schedule.name, [])
+    return schedule
+
+
 def unknown(name: str, known: Sequence[str]) -> UnknownSchedule:
     near = get_close_matches(name, known, n=3)
     hint = f"did you mean {', '.join(map(repr, near))}?" if near else "cron.list() shows all"
@@ -332,8 +352,6 @@ MOVE = """
     WHERE name = ? AND config_hash = ? AND next_at = ?"""
 
 NAMES = "SELECT name FROM {schedules} ORDER BY name LIMIT ?"
-
-FIND = "SELECT 1 FROM {schedules} WHERE name = ? {for_update}"
 
 # The time is compared in Python: an index cannot be searched by a clock that moves meanwhile.
 UPCOMING = """

@@ -9,7 +9,7 @@ Locks are taken in this order: lock rows, keys, lines, permits; each sorted. So 
 each other, but never in a circle.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from enum import Enum
 from typing import NamedTuple
 
@@ -24,7 +24,7 @@ from rowmq.store.postings import KeyIdentity, KeyRow
 from rowmq.store.queues import Keeps
 from rowmq.store.statement import Operation, Statement
 
-__all__ = ["SAME_PLACE", "Held", "Kind", "Settle", "Settles", "refused", "stale"]
+__all__ = ["SAME_PLACE", "Held", "Kind", "Settle", "Settles", "refusal", "refused", "stale"]
 
 
 class Kind(Enum):
@@ -123,20 +123,22 @@ class Settles:
         return outcomes
 
     def settle_or_raise(
-        self, settles: Sequence[Settle], doubtful: Sequence[int]
+        self, settles: Sequence[Settle], doubtful: Callable[[int], bool]
     ) -> Operation[list[Exception | None]]:
         """Settle jobs; or raise why one cannot be, so that the caller's transaction fails.
 
-        `doubtful` are the places of those that were settled in a transaction before, of which
-        nobody knows what became.
+        `doubtful` says at which places are those that were settled in a transaction before, of
+        which nobody knows what became. It is asked once it matters: that may change meanwhile.
         """
         outcomes = yield from self.settle(settles, whole=True)
         for place, outcome in enumerate(outcomes):
-            is_stale = isinstance(outcome, StaleLease)
-            if is_stale and place in doubtful and (yield from self.was_settled(settles[place])):
-                raise refused(settles[place])
-            if outcome is not None:
-                raise outcome
+            if outcome is None:
+                continue
+            doubted, settle = doubtful(place), settles[place]
+            if isinstance(outcome, StaleLease if doubted else AlreadySettled):
+                settled = yield from self.was_settled(settle, if_gone=doubted)
+                raise refused(settle) if settled else stale(settle)
+            raise outcome
         return outcomes
 
     def lock(
@@ -197,8 +199,9 @@ class Settles:
         for s in settles:
             keep_completed, keep_failed = keeps.get(s.queue_id, KEPT)
             lock, entry = held[s.token], s.entry
-            attempts = entry.attempts if s.kind is Kind.REFUSE else entry.attempts + 1
-            row = (s.queue_id, entry.job_id, lock.now, lock.claimed_at, attempts, entry.deliveries)
+            # Where the clock was set back meanwhile: a job is looked for from when it was due on.
+            times = (max(lock.now, lock.claimed_at), lock.claimed_at)
+            row = (s.queue_id, entry.job_id, *times, attempts_after(s), entry.deliveries)
             if s.kind is Kind.ACK and keep_completed:
                 completed.append(row)
             elif s.kind is not Kind.ACK and keep_failed:
@@ -212,7 +215,14 @@ class Settles:
     def note(self, settles: Sequence[Settle], held: Mapping[int, Held]) -> Operation[None]:
         """Note why attempts failed, and where keyed jobs will be ready next."""
         errors = [
-            (s.entry.job_id, held[s.token].now, s.entry.attempts + 1, s.error) for s in settles
+            (
+                s.entry.job_id,
+                held[s.token].now,
+                s.entry.attempts + 1,
+                s.error,
+                due_again(s, held[s.token].now),
+            )
+            for s in settles
         ]
         yield from self.jobs.note_errors("settles.note", errors)
         rows = [
@@ -285,28 +295,37 @@ class Settles:
             if left and not (yield from self.was_settled(settle)):
                 outcomes[place] = stale(settle)
 
-    def was_settled(self, settle: Settle) -> Operation[bool]:
-        """Whether the attempt at a job has an end: the job is done, or it was nacked."""
+    def was_settled(self, settle: Settle, *, if_gone: bool = True) -> Operation[bool]:
+        """Whether the attempt at a job has an end: the job is done, or it was nacked. One that is
+        gone may be done, or may have been dropped: whoever asks says what to make of that.
+        """
         for kind in (Kind.ACK, Kind.REJECT):
-            if (yield from self.is_done(msgspec.structs.replace(settle, kind=kind))):
+            ended = msgspec.structs.replace(settle, kind=kind)
+            if (yield from self.is_done(ended, if_gone=if_gone)):
                 return True
-        params = (settle.entry.job_id, settle.entry.attempts + 1)
+        entry = settle.entry
+        params = (entry.job_id, entry.due_at, entry.attempts + 1, entry.due_at)
         result = yield Statement("settles.is_noted", self.dialect.sql(IS_NOTED), params)
         return bool(result.rows)
 
-    def is_done(self, settle: Settle) -> Operation[bool]:
-        """Whether a job is gone, or this settle of this delivery put it into the archive: if the
-        lock was lost, somebody else may have.
+    def is_done(self, settle: Settle, *, if_gone: bool = True) -> Operation[bool]:
+        """Whether this settle of this delivery put a job into the archive: if the lock was lost,
+        somebody else may have, and so may people who gave it up, which counts no attempt. A job
+        that is gone says nothing: then it is as the caller says.
         """
         id, deliveries = settle.entry.job_id, settle.entry.deliveries
         sql = self.dialect.sql(IS_KEPT)
-        if not (yield Statement("settles.is_kept", sql, (id,))).rows:
+        kept = (yield Statement("settles.is_kept", sql, (id,))).rows
+        if not kept:
             # Or it was updated; then its key has another job.
             keyed = [settle.identity] if settle.key is not None else []
-            return not (yield from self.jobs.seen_keys(keyed))
+            return if_gone and not (yield from self.jobs.seen_keys(keyed))
+        if kept[0][0] > settle.entry.due_at:
+            return False  # it was tried again since then, and its deliveries are counted anew
         if settle.kind is not Kind.ACK:
             sql = self.dialect.sql(IS_FAILED)
-            return bool((yield Statement("settles.is_failed", sql, (id, deliveries))).rows)
+            params: tuple[int, ...] = (id, deliveries, attempts_after(settle))
+            return bool((yield Statement("settles.is_failed", sql, params)).rows)
         sql = self.dialect.sql(IS_COMPLETED)
         params = (settle.queue_id, settle.entry.due_at, id, deliveries)
         return bool((yield Statement("settles.is_completed", sql, params)).rows)
@@ -318,6 +337,12 @@ def put_back(settle: Settle, now: int) -> ReadyRow:
     if settle.kind is Kind.RELEASE:
         return entry.ready._replace(deliveries=entry.deliveries - 1)
     return entry.ready._replace(due_at=due_again(settle, now), attempts=entry.attempts + 1)
+
+
+def attempts_after(settle: Settle) -> int:
+    """How many attempts at a job have ended when this settle has."""
+    attempts = settle.entry.attempts
+    return attempts if settle.kind is Kind.REFUSE else attempts + 1
 
 
 def due_again(settle: Settle, now: int) -> int:
@@ -337,8 +362,8 @@ def stale(settle: Settle) -> StaleLease:
     return StaleLease(
         f"the lock on job {settle.entry.job_id} of queue {settle.queue!r} was lost, so this "
         f"{settle.kind.value} changed nothing: its time ran out and the job was given back, or the "
-        f"job was updated or dropped, perhaps by this very transaction; give jobs a longer "
-        f"lock_timeout, or extend() it in time"
+        f"job was updated or dropped, or given up, perhaps by this very transaction; give jobs a "
+        f"longer lock_timeout, or extend() it in time"
     )
 
 
@@ -383,11 +408,15 @@ THERE = "SELECT l.token FROM (<source>) w {join} {locks} l {by_key} ON l.token =
 
 EXTEND = "UPDATE {locks} SET locked_until = ? WHERE token = ? AND locked_until < ?"
 
-IS_KEPT = "SELECT id FROM {jobs} WHERE id = ? {as_now}"
+IS_KEPT = "SELECT due_at FROM {jobs} WHERE id = ? {as_now}"
 
-IS_FAILED = "SELECT job_id FROM {failed} WHERE job_id = ? AND deliveries = ? {as_now}"
+IS_FAILED = """
+    SELECT job_id FROM {failed} WHERE job_id = ? AND deliveries = ? AND attempts = ? {as_now}"""
 
-IS_NOTED = "SELECT job_id FROM {job_errors} WHERE job_id = ? AND attempt = ? {as_now}"
+# Since it was due, and not later: one that was retried has the numbers of its attempts again.
+IS_NOTED = """
+    SELECT e.job_id FROM {job_errors} e {join} {jobs} j ON j.id = e.job_id
+    WHERE e.job_id = ? AND e.failed_at >= ? AND e.attempt = ? AND j.due_at <= ? {as_now}"""
 
 IS_COMPLETED = """
     SELECT job_id FROM {completed}

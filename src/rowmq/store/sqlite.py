@@ -12,13 +12,15 @@ from typing import Any
 from rowmq.store.claims import Claims, Cursor
 from rowmq.store.dialect import Dialect
 from rowmq.store.entries import Entry, Partition
+from rowmq.store.jobs import Jobs, OldIds
 from rowmq.store.lines import ReadyRow
+from rowmq.store.postings import Place
 from rowmq.store.queues import LaneName, Queues
 from rowmq.store.schema import Schema
 from rowmq.store.staging import Staging
 from rowmq.store.statement import Operation, Row, Statement
 from rowmq.store.store import Store, store_of
-from rowmq.store.topics import Advance, Counter, Placed, Span, StepwiseTopics, limit_of
+from rowmq.store.topics import Advance, Counter, Placed, Span, StepwiseTopics, limit_of, limited
 
 __all__ = ["SQLiteDialect", "SQLiteSchema", "SQLiteTopics", "sqlite_store"]
 
@@ -95,12 +97,12 @@ class SQLiteTopics(StepwiseTopics):
         columns: str,
         spans: Sequence[Span],
         *,
-        first: bool = False,
+        few: int = 0,
         share: bool = False,  # noqa: ARG002 - a snapshot that is too old is an error here
     ) -> Operation[Iterable[Row]]:
         rows: list[Row] = []
         sql = self.dialect.sql(
-            FETCH_RANGE.replace("<first>", FIRST if first else "").replace("<columns>", columns)
+            FETCH_RANGE.replace("<few>", limited(few)).replace("<columns>", columns)
         )
         for span in spans:
             bounds = (span.partition_id, span.first, span.last)
@@ -130,9 +132,7 @@ ADVANCE_PARTITION = """
 
 FETCH_RANGE = """
     SELECT <columns> FROM {messages} m
-    WHERE m.partition_id = ? AND m.message_offset BETWEEN ? AND ? <first>"""
-
-FIRST = "ORDER BY m.message_offset LIMIT 1"
+    WHERE m.partition_id = ? AND m.message_offset BETWEEN ? AND ? <few>"""
 
 
 class SQLiteQueues(Queues):
@@ -183,6 +183,32 @@ ARE_RELAXED = """
     SELECT q.id, q.relaxed FROM (<source>) w {join} {queues} q ON q.id = w.id"""
 
 
+class SQLiteJobs(Jobs):
+    def refuse_old_ids(self, places: Sequence[Place]) -> Operation[None]:
+        # Several clients can put within a millisecond, with ids of blocks that they took in any
+        # order. Nobody else can write now, so ids that are newer then are newer at the commit.
+        firsts: dict[tuple[Any, ...], int] = {}
+        for place in places:
+            if place.posting.ordering_key is not None and place.posting.at is None:
+                member = place.member
+                moment = (*member.line, member.precedence, member.due_at)
+                firsts[moment] = min(member.job_id, firsts.get(moment, member.job_id))
+        sql = self.dialect.sql(LATER_ID)
+        for moment, job_id in firsts.items():
+            values = (*moment, job_id)
+            if (yield Statement("lines.later_id", sql, (*values, *values))).rows:
+                raise OldIds("a job of the same moment and line has a later id")
+
+
+LATER_ID = """
+    SELECT 1 FROM {waiting}
+    WHERE queue_id = ? AND ordering_key = ? AND precedence = ? AND due_at = ? AND job_id > ?
+    UNION ALL
+    SELECT 1 FROM {lines}
+    WHERE queue_id = ? AND ordering_key = ? AND head_order = ? AND head_due = ? AND head_id > ?
+    LIMIT 1"""
+
+
 class SQLiteClaims(Claims):
     def remove(self, taken: Sequence[ReadyRow]) -> Operation[None]:
         # Nobody else writes, so what was taken of a lane is all that is there from its first job to
@@ -223,5 +249,11 @@ def sqlite_store(**options: Any) -> Store:
     dialect = SQLiteDialect(**options)
     topics, schema = SQLiteTopics(dialect), SQLiteSchema(dialect)
     return store_of(
-        dialect, topics, schema, staging=SQLiteStaging, queues=SQLiteQueues, claims=SQLiteClaims
+        dialect,
+        topics,
+        schema,
+        staging=SQLiteStaging,
+        queues=SQLiteQueues,
+        jobs=SQLiteJobs,
+        claims=SQLiteClaims,
     )

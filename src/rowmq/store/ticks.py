@@ -64,6 +64,8 @@ class TickRow(NamedTuple):
     config_hash: str
     job_id: int | None
     lane_id: int | None
+    moved_to: int | None = None
+    """When its job is due, if people have moved it."""
 
     @property
     def identity(self) -> Identity:
@@ -72,7 +74,8 @@ class TickRow(NamedTuple):
     @property
     def ready(self) -> tuple[int | None, int, int | None]:
         """Where its job is, if nobody has claimed it."""
-        return self.lane_id, self.fire_at, self.job_id
+        due_at = self.fire_at if self.moved_to is None else self.moved_to
+        return self.lane_id, due_at, self.job_id
 
 
 class Ticks:
@@ -171,14 +174,17 @@ class Ticks:
         return {row.identity: row for row in found}
 
     def _open(
-        self, owner: Owner, ticks: Sequence[Tick], held: Mapping[Identity, TickRow]
+        self, owner: Owner, ticks: Sequence[Tick], held: dict[Identity, TickRow]
     ) -> Operation[dict[Identity, Stored]]:
-        """The jobs that may be changed: of this configuration, and claimed by nobody."""
+        """The jobs that may be changed: of this configuration, and claimed by nobody. Where they
+        are is noted in `held`.
+        """
         asked = {tick.identity for tick in ticks if tick.can_update}
         mine = [
             row for i, row in held.items() if i in asked and row.config_hash == owner.config_hash
         ]
         locked = yield from self._lock_ready(mine)
+        held |= {row.identity: row for row in locked}
         stored = yield from self.jobs.stored([row.job_id for row in locked if row.job_id])
         return {row.identity: stored[row.job_id] for row in locked if row.job_id in stored}
 
@@ -211,10 +217,26 @@ class Ticks:
 
     def _lock_ready(self, rows: Sequence[TickRow]) -> Operation[list[TickRow]]:
         """Lock the jobs of ticks where they wait; those that are there and that nobody has."""
-        wanted = sorted(row.ready for row in rows if row.job_id is not None)
+        locked = yield from self._lock_there([row for row in rows if row.job_id is not None])
+        there = {row.job_id for row in locked}
+        moved = yield from self._moved([row for row in rows if row.job_id not in there])
+        return [*locked, *(yield from self._lock_there(moved))]
+
+    def _lock_there(self, rows: Sequence[TickRow]) -> Operation[list[TickRow]]:
+        wanted = sorted(row.ready for row in rows)
         found = yield from self.queues.select("ticks.lock_ready", LOCK_READY, READY_KEY, wanted)
         locked = {row[0] for row in found}
         return [row for row in rows if row.job_id in locked]
+
+    def _moved(self, rows: Sequence[TickRow]) -> Operation[list[TickRow]]:
+        """Those whose jobs people have moved to another time. A plain look: who moves one just now
+        has it.
+        """
+        ids = sorted({(row.job_id,) for row in rows if row.job_id is not None})
+        found = yield from self.queues.select("ticks.due", DUE, {"id": "bigint"}, ids)
+        dues = {id: due_at for id, due_at in found}  # noqa: C416 - rows are not known to be pairs
+        moved = [row._replace(moved_to=dues.get(row.job_id)) for row in rows]
+        return [row for row in moved if row.moved_to not in (None, row.fire_at)]
 
     def _delete_jobs(self, rows: Sequence[TickRow]) -> Operation[None]:
         """Delete jobs whose ready rows are locked."""
@@ -305,6 +327,8 @@ LOCK_QUEUE = "SELECT id FROM {queues} WHERE queue = ? {for_update}"
 LOCK_READY = """
     SELECT r.job_id FROM (<source>) w {join} {ready} r {by_key}
         ON r.lane_id = w.lane_id AND r.due_at = w.due_at AND r.job_id = w.job_id {skip_locked}"""
+
+DUE = "SELECT j.id, j.due_at FROM (<source>) w {join} {jobs} j {by_key} ON j.id = w.id"
 
 OLD = """
     SELECT queue, name, fire_at, part FROM {ticks} WHERE fire_at < ? ORDER BY fire_at LIMIT ?"""

@@ -17,11 +17,13 @@ from datetime import timedelta
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from rowmq.codec import Encoding, decode, decode_headers
+import msgspec
+
+from rowmq.codec import BEGINNING_BYTES, Encoding, beginning_of, decode, decode_headers
 from rowmq.errors import InvalidOption, PayloadMismatch, UniqueViolation
 from rowmq.message import Message, PartitionInfo, PublishResult, TopicInfo
 from rowmq.quoting import quoted
-from rowmq.store.dialect import Dialect, as_bytes, as_text
+from rowmq.store.dialect import Dialect, as_bytes, as_text, beginning
 from rowmq.store.entries import (
     ROW_OVERHEAD_BYTES,
     Entry,
@@ -32,18 +34,21 @@ from rowmq.store.entries import (
 )
 from rowmq.store.keys import Place, named, place_of
 from rowmq.store.statement import Operation, Result, Row, Statement
+from rowmq.store.sweeping import Sweeping
 from rowmq.times import Duration, from_micros, to_seconds
 
 __all__ = [
     "KEEP_FOR_EVER",
     "PAYLOAD_BYTES_DEFAULT",
     "PAYLOAD_BYTES_LIMIT",
+    "UNCONFIGURED",
     "Advance",
     "Counter",
     "Placed",
     "Span",
     "StepwiseTopics",
     "Topics",
+    "topic_info",
 ]
 
 PAYLOAD_BYTES_DEFAULT = 1024 * 1024
@@ -94,6 +99,7 @@ class Topics(ABC):
 
     def __init__(self, dialect: Dialect) -> None:
         self.dialect = dialect
+        self.sweeping = Sweeping(dialect)
 
     @abstractmethod
     def publish(
@@ -149,9 +155,27 @@ class Topics(ABC):
         rows.sort(key=lambda row: (order[row[0]], row[1]))
         return [message_of(row, topic, places[row[0]], type) for row in rows]
 
-    def list_partitions(self, topic: str) -> Operation[list[PartitionInfo]]:
-        """The partitions of a topic, by key and shard, also those that are empty by now."""
-        sql, params = self.dialect.sql(ALL_PARTITIONS), (self.dialect.text(topic),)
+    def list_partitions(
+        self,
+        topic: str,
+        *,
+        after: str | None = None,
+        keys: tuple[str, str] | None = None,
+        limit: int | None = None,
+    ) -> Operation[list[PartitionInfo]]:
+        """The partitions of a topic, by key and shard, also those that are empty by now: those that
+        follow a stored key, or whose stored keys are between two.
+        """
+        conditions = ["topic = ?"]
+        params: list[Any] = [self.dialect.text(topic)]
+        if after is not None:
+            conditions.append("partition_key > ?")
+            params.append(self.dialect.text(after))
+        if keys is not None:
+            conditions.append("partition_key >= ? AND partition_key <= ?")
+            params += map(self.dialect.text, keys)
+        params.append(2**62 if limit is None else limit)
+        sql = self.dialect.sql(ALL_PARTITIONS.replace("<where>", " AND ".join(conditions)))
         result = yield Statement("topics.partitions", sql, params, sole=True)
         return [
             partition_info(as_text(stored), first, following - 1)
@@ -201,9 +225,20 @@ class Topics(ABC):
         """The messages of many spans, in any order."""
         return self.fetch("topics.read", MESSAGE_COLUMNS, spans, share=share)
 
+    def fetch_beginnings(self, spans: Sequence[Span]) -> Operation[Iterable[Row]]:
+        """The same with the beginnings of payloads only; a byte more, if there is more."""
+        return self.fetch("topics.beginnings", BEGINNING_COLUMNS, spans)
+
     def fetch_times(self, spans: Sequence[Span]) -> Operation[Iterable[Row]]:
         """Partition id and publishing time of the first message of each span, in any order."""
-        return self.fetch("topics.times", "m.partition_id, m.published_at", spans, first=True)
+        return self.fetch("topics.times", "m.partition_id, m.published_at", spans, few=1)
+
+    def fetch_places(self, spans: Sequence[Span], *, few: int) -> Operation[Iterable[Row]]:
+        """Partition id, offset and publishing time of the first messages of each span, or of the
+        last if `few` is negative, in any order.
+        """
+        columns = "m.partition_id, m.message_offset, m.published_at"
+        return self.fetch("topics.places", columns, spans, few=few)
 
     def fetch_sizes(self, spans: Sequence[Span]) -> Operation[Iterable[Row]]:
         """Partition id, offset and payload size of the messages of many spans, in any order."""
@@ -222,10 +257,11 @@ class Topics(ABC):
         columns: str,
         spans: Sequence[Span],
         *,
-        first: bool = False,
+        few: int = 0,
         share: bool = False,
     ) -> Operation[Iterable[Row]]:
-        """Columns of the messages `m` of many spans, or of the first of each, in any order.
+        """Columns of the messages `m` of many spans, or of the first `few` of each, or of the last
+        if it is negative, in any order.
 
         `share` sees what is committed now, also where the caller's transaction reads a snapshot.
         """
@@ -235,17 +271,22 @@ class Topics(ABC):
     def list_topics(self) -> Operation[list[TopicInfo]]:
         """Every topic that has a partition or was configured, by name."""
         result = yield Statement("topics.list", self.dialect.sql(LIST_TOPICS), sole=True)
-        return [
-            TopicInfo(
-                name=as_text(name),
-                partitions=int(partitions),
-                messages=int(messages),
-                max_payload_bytes=limit_of(limit),
-                retention=None if retention is None else timedelta(microseconds=retention),
-                holds_letters=bool(holds_letters),
-            )
-            for name, partitions, messages, limit, retention, holds_letters in result
-        ]
+        return [topic_info(row) for row in result]
+
+    def find_topic(self, topic: str) -> Operation[TopicInfo | None]:
+        """A topic, if it has a partition or was configured; its partitions are counted in parts."""
+        settings = yield from self.find_settings(topic)
+        swept = (yield from self.sweeping.topics([topic]))[topic]
+        if settings is None and not swept.partitions:
+            return None
+        counted = (topic, swept.partitions, swept.messages)
+        return topic_info((*counted, *(settings or UNCONFIGURED)))
+
+    def find_settings(self, topic: str) -> Operation[Row | None]:
+        """A topic's settings as they are stored, if it has any."""
+        params = (self.dialect.text(topic),)
+        result = yield Statement("topics.find", self.dialect.sql(SETTINGS), params, sole=True)
+        return result.rows[0] if result.rows else None
 
     def configure(
         self, topic: str, *, max_payload_bytes: int | None, retention_us: int | None
@@ -364,8 +405,16 @@ class StepwiseTopics(Topics):
         """Set the counters of locked partitions, and raise what is known of their payloads."""
 
 
+def limited(few: int) -> str:
+    """What ends a look at a span, if not all its messages are asked for."""
+    order = "DESC" if few < 0 else "ASC"
+    return f"ORDER BY m.message_offset {order} LIMIT {abs(few)}" if few else ""
+
+
 MESSAGE_COLUMNS = """m.partition_id, m.message_offset, m.message_id, m.payload, m.encoding,
     m.headers, m.published_at"""
+
+BEGINNING_COLUMNS = MESSAGE_COLUMNS.replace("m.payload", beginning("m.payload"))
 
 LIST_PARTITIONS = """
     SELECT id, partition_key, first_offset, next_offset FROM {partitions}
@@ -379,9 +428,14 @@ LIST_PARTITION = """
 
 ALL_PARTITIONS = """
     SELECT partition_key, first_offset, next_offset FROM {partitions}
-    WHERE topic = ? ORDER BY partition_key"""
+    WHERE <where> ORDER BY topic, partition_key LIMIT ?"""
 
 LIMIT = "SELECT max_payload_bytes FROM {topics} WHERE topic = ?"
+
+SETTINGS = """
+    SELECT max_payload_bytes, retention_us, holds_letters FROM {topics} WHERE topic = ?"""
+
+UNCONFIGURED = (None, None, 0)
 
 LIST_TOPICS = """
     SELECT topic, SUM(partitions), SUM(messages), MAX(max_payload_bytes), MAX(retention_us),
@@ -394,6 +448,19 @@ LIST_TOPICS = """
         SELECT topic, 0, 0, max_payload_bytes, retention_us, holds_letters FROM {topics}
     ) known
     GROUP BY topic ORDER BY topic"""
+
+
+def topic_info(row: Row) -> TopicInfo:
+    """What is told of a topic."""
+    name, partitions, messages, limit, retention, holds_letters = row
+    return TopicInfo(
+        name=as_text(name),
+        partitions=int(partitions),
+        messages=int(messages),
+        max_payload_bytes=limit_of(limit),
+        retention=None if retention is None else timedelta(microseconds=retention),
+        holds_letters=bool(holds_letters),
+    )
 
 
 def partition_info(stored: str, first: int, last: int) -> PartitionInfo:
@@ -461,6 +528,16 @@ def unread_message_of(row: Row, topic: str, place: Place) -> Message[Any]:
     except PayloadMismatch:
         plain = (*row[:4], int(Encoding.BYTES), *row[5:])
         return message_of(plain, topic, place, None)
+
+
+def cut_message_of(row: Row, topic: str, place: Place) -> Message[Any]:
+    """The message of a row that begins with BEGINNING_COLUMNS."""
+    data, encoding = as_bytes(row[3]), row[4]
+    if len(data) <= BEGINNING_BYTES:
+        return unread_message_of(row, topic, place)
+    bare = (*row[:3], b"", int(Encoding.BYTES), *row[5:])
+    message = message_of(bare, topic, place, None)
+    return msgspec.structs.replace(message, payload=beginning_of(data, encoding))
 
 
 def limit_of(configured: int | None) -> int:

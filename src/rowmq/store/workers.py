@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from typing import Literal
 
 import msgspec
 
-from rowmq.message import RunningInfo, WorkerInfo
+from rowmq.message import RunningInfo, SubscriberInfo, WorkerInfo
 from rowmq.store.dialect import Dialect, as_text
 from rowmq.store.statement import Operation, Statement
 from rowmq.times import from_micros
@@ -16,6 +17,14 @@ FORGET_AFTER_US = 24 * 3600 * 1_000_000
 """How long a worker that has died is remembered."""
 
 FORGET_BATCH = 100
+
+SUBSCRIBERS_MAX = 1_000
+
+OWNED_MAX = 10_000
+"""How far the partitions of a subscriber are counted: there may be one for each key."""
+
+COUNTED_AT_ONCE = 20
+"""For how many subscribers at a time: no statement takes long."""
 
 
 class Running(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,6 +38,7 @@ class Running(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
     progress: float | None = None
     note: str | None = None
+    source_type: Literal["topic", "queue"] | None = None
 
     def seen_at(self, moment: datetime) -> RunningInfo:
         """What it is, if it was told at that time."""
@@ -41,6 +51,7 @@ class Running(msgspec.Struct, frozen=True, kw_only=True):
             since=moment - timedelta(seconds=self.seconds),
             progress=self.progress,
             note=self.note,
+            source_type=self.source_type,
         )
 
 
@@ -58,6 +69,11 @@ class WorkerFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 class Workers:
     """The operations on workers, for one dialect."""
+
+    owned_sql = """
+        SELECT x.leased_by, COUNT(*) FROM (
+            SELECT o.leased_by FROM {offsets} o WHERE o.group_id = ? AND o.leased_by = ? LIMIT ?
+        ) x GROUP BY x.leased_by"""
 
     def __init__(self, dialect: Dialect) -> None:
         self.dialect = dialect
@@ -90,6 +106,34 @@ class Workers:
             worker_of(as_text(name), times, as_text(facts), as_text(running))
             for name, *times, facts, running in found.rows
         ]
+
+    def list_subscribers(self) -> Operation[list[SubscriberInfo]]:
+        """Who has subscribed to what, by topic, and how many partitions each owns."""
+        sql = self.dialect.sql(SUBSCRIBERS)
+        found = yield Statement("workers.subscribers", sql, (SUBSCRIBERS_MAX,), sole=True)
+        owned = yield from self._owned([(group_id, id) for id, group_id, *_ in found.rows])
+        return [
+            SubscriberInfo(
+                topic=as_text(topic),
+                group=as_text(group),
+                name=as_text(name),
+                partitions=owned.get(id, 0),
+                seen_at=from_micros(heartbeat_at),
+                alive=bool(alive),
+            )
+            for id, _, topic, group, name, heartbeat_at, alive in found.rows
+        ]
+
+    def _owned(self, subscribers: Sequence[tuple[int, int]]) -> Operation[dict[int, int]]:
+        """How many partitions subscribers own, by their ids; given with their groups."""
+        counts: dict[int, int] = {}
+        for start in range(0, len(subscribers), COUNTED_AT_ONCE):
+            run = subscribers[start : start + COUNTED_AT_ONCE]
+            sql = self.dialect.sql(" UNION ALL ".join([self.owned_sql] * len(run)))
+            params = [value for group_id, id in run for value in (group_id, id, OWNED_MAX)]
+            counted = yield Statement("workers.owned", sql, params, sole=True)
+            counts |= {id: int(count) for id, count in counted.rows}
+        return counts
 
     def forget_dead(self) -> Operation[int]:
         """Delete what is left of workers that died long ago."""
@@ -133,5 +177,11 @@ LEAVE = "DELETE FROM {workers} WHERE name = ?"
 LIST = """
     SELECT name, started_at, seen_at, expires_at, {now}, facts, running FROM {workers}
     ORDER BY started_at, name"""
+
+SUBSCRIBERS = """
+    SELECT s.id, s.group_id, g.topic, g.consumer_group, s.subscriber_name, s.heartbeat_at,
+           CASE WHEN s.expires_at > {now} THEN 1 ELSE 0 END
+    FROM {groups} g JOIN {subscribers} s ON s.group_id = g.id
+    ORDER BY g.topic, g.consumer_group, s.id LIMIT ?"""
 
 DEAD = "SELECT name FROM {workers} WHERE expires_at < {now} - ? ORDER BY name LIMIT ?"

@@ -65,10 +65,10 @@ class AnyDelivery(Generic[T]):
         return self._token.holding.lost or self._core.presumed_dead()
 
     def __repr__(self) -> str:
-        where = f"topic={self.message.topic!r}, key={self.message.key!r}"
+        token, options = self._token, self._core.options
         return (
-            f"<{type(self).__name__} {where}, offset={self.message.offset}, "
-            f"group={self.group!r}, attempt={self.attempt}>"
+            f"<{type(self).__name__} topic={options.topic!r}, key={token.holding.place[0]!r}, "
+            f"offset={token.offset}, group={options.group!r}, attempt={token.attempt}>"
         )
 
     def _as(

@@ -42,6 +42,8 @@ class Token(msgspec.Struct, eq=False):
     """Whether it was settled in a transaction of the caller's, which may not be committed."""
     released: bool = False
     """Whether that settle was a release: the next delivery then has the same attempt number."""
+    given_up: bool = False
+    """Whether that settle was a reject, or the last nack there could be."""
 
     @property
     def claimed(self) -> bool:

@@ -204,6 +204,7 @@ class Polling:
         except Conflict:
             self.again = True
             return []
+        subscription.given_up += sum(known.size for portion in plan for known in portion.spent)
         self.again = bool(plan) and not spans
         return self._hand_out(spans, rows)
 
@@ -254,7 +255,9 @@ class Polling:
         if not unreadable:
             return
         try:
-            yield from self.subscription.settling.settle(unreadable)
+            outcomes = yield from self.subscription.settling.settle(unreadable)
+            pairs = zip(unreadable, outcomes, strict=True)
+            self.subscription.given_up += sum(s.token.given_up and not o for s, o in pairs)
         except Exception as error:  # noqa: BLE001 - they come again when their visibility passes
             log.warning("what does not parse could not be given up: %s", error)
         except BaseException:

@@ -6,13 +6,14 @@ or, in a caller's transaction, to what the database holds.
 
 from collections.abc import Sequence
 from enum import Enum
-from typing import TYPE_CHECKING, TypeGuard
+from typing import TYPE_CHECKING, Protocol, TypeGuard
 
 import msgspec
 
 from rowmq.drivers.base import Steps
 from rowmq.errors import AlreadySettled, Locked, SerializationFailure, StaleLease
 from rowmq.message import new_id
+from rowmq.policy import RetryStrategy
 from rowmq.progress import Progress, Range
 from rowmq.store.leases import Change, Conflict, Loaded, Member
 from rowmq.store.letters import Burial
@@ -54,6 +55,17 @@ class Settlement(msgspec.Struct, frozen=True, eq=False, gc=False):
     kind: Kind
     delay: float | None = None
     error: str | None = None
+
+
+class Terms(Protocol):
+    """What a settle goes by: of a subscriber's options, those that matter for it."""
+
+    @property
+    def max_attempts(self) -> int: ...
+    @property
+    def backoff(self) -> RetryStrategy: ...
+    @property
+    def buries(self) -> bool: ...
 
 
 class Drafting:
@@ -243,9 +255,7 @@ def settled_before(token: Token) -> AlreadySettled:
     return AlreadySettled(f"{token}: this delivery was settled before, and that stands")
 
 
-def apply(
-    progress: Progress, settlement: Settlement, options: Options, *, now: int
-) -> list[Burial]:
+def apply(progress: Progress, settlement: Settlement, options: Terms, *, now: int) -> list[Burial]:
     """Do to the progress what is to be done. A burial, if the message is given up."""
     token = settlement.token
     offset, attempt = token.offset, token.attempt
@@ -266,13 +276,14 @@ def apply(
     known = progress.at(offset)
     last_error = known.error if known is not None else None
     progress.ack(offset, offset)
+    token.given_up = True
     if not options.buries:
         return []
     error = settlement.error or last_error or f"{settlement.kind.value}ed without an error"
     return [Burial(token.holding.id, token.holding.key, offset, attempt, error, now, new_id())]
 
 
-def retry_delay(delay: float | None, attempt: int, options: Options) -> float | None:
+def retry_delay(delay: float | None, attempt: int, options: Terms) -> float | None:
     """How long a nacked message waits; None if it was its last attempt."""
     backoff = options.backoff.delay(attempt)
     if attempt >= options.max_attempts or backoff is None:

@@ -135,7 +135,7 @@ class Subscribing:
             on_lost=on_lost,
         )
         subscriber: Subscriber[Any] = Subscriber(self._home, options)
-        self._home.subscribers.add(subscriber)
+        self._home.entered(subscriber)
         return subscriber
 
 
@@ -246,5 +246,5 @@ class AsyncSubscribing:
             on_lost=on_lost,
         )
         subscriber: AsyncSubscriber[Any] = AsyncSubscriber(self._home, options)
-        self._home.subscribers.add(subscriber)
+        self._home.entered(subscriber)
         return subscriber

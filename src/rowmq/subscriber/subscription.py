@@ -111,6 +111,8 @@ class Subscription:
         self.settling = Settling(self)
         self.unwritten: set[Holding] = set()
         """Partitions of which more is remembered than is written."""
+        self.given_up = 0
+        """How many messages were given up without a handler; for metrics."""
         self._troubled: set[Holding] = set()
         self._lost: list[Any] = []
 

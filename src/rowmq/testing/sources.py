@@ -35,9 +35,7 @@ class Refused(Protocol):
 class SeenUnit(Unit):
     """A unit that remembers how its handler has settled it."""
 
-    def __init__(self, raw: Any) -> None:
-        super().__init__(raw)
-        self.settled_as: str | None = None
+    settled_as: str | None = None
 
     async def settle(self, wanted: Sequence[Any], connection: Any = None) -> None:
         await super().settle(wanted, connection)
@@ -68,7 +66,7 @@ class DueMessages(TopicSource, DueSource):
         core = subscriber._core
         core.clock = StandingClock(self._clock)
         core.polling = SeenPolling(core, self._on_refused)
-        home.subscribers.add(subscriber)
+        home.entered(subscriber)
         self._subscriber = subscriber
         await take_steps_async(core.start())
         subscriber._started = True  # without its heartbeat: it lives for one drain

@@ -24,6 +24,7 @@ from rowmq.drivers.base import take_steps_async
 from rowmq.errors import AlreadySettled, PayloadMismatch, StaleLease
 from rowmq.message import State
 from rowmq.subscriber.delivery import AsyncDelivery
+from rowmq.telemetry.handling import HANDLED_NOW, HANDLER_NOW
 from rowmq.testing.database import Database
 from rowmq.testing.sources import DueJobs, DueMessages, DueSource, SeenUnit
 from rowmq.times import from_micros, to_micros
@@ -100,7 +101,12 @@ class Station:
 
     async def handle(self, unit: SeenUnit, limits: "Limits", raised: Raised) -> Handled:
         """Have the handler handle a unit, and settle it as that asks for."""
-        verdict = await self._executor.execute(unit)
+        HANDLED_NOW.set(unit)
+        HANDLER_NOW.set(self.handler.name)
+        try:
+            verdict = await self._executor.execute(unit)
+        finally:
+            HANDLED_NOW.set(None)
         if unit.straggler is not None:  # a thread is not to go on behind a test's back
             await asyncio.wait({unit.straggler}, timeout=limits.left())
         raw, error = unit.raw, raised() or error_in(verdict)

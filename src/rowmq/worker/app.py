@@ -4,28 +4,31 @@
 
 import asyncio
 import contextlib
-import gc
 import inspect
 import logging
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from rowmq.client import AsyncRowMQ, connect_async
+from rowmq.client import AsyncRowMQ, RowMQ, connect, connect_async
 from rowmq.errors import Closed, ConfigurationError, InvalidOption
 from rowmq.naming import check_group
 from rowmq.quoting import quoted
+from rowmq.telemetry.metrics import Metrics
+from rowmq.telemetry.turning import Traces, imported
 from rowmq.times import Duration, to_seconds
+from rowmq.worker.collecting import collector_at_ease
 from rowmq.worker.declaring import DEFAULT_NAME, Declaring
 from rowmq.worker.executor import Middleware
 from rowmq.worker.handler import Handler
 from rowmq.worker.injection import is_async, name_of
 from rowmq.worker.looping import run_loop
 from rowmq.worker.runtime import Hook, Runtime
+from rowmq.worker.serving import Address, address_of, metrics_answers, serving
 from rowmq.worker.signals import stop_on_signals
 
-__all__ = ["App"]
+__all__ = ["App", "client_of"]
 
 log = logging.getLogger("rowmq")
 
@@ -43,7 +46,8 @@ class App(Declaring):
     The options are those of `rowmq.connect`. Without a URL the environment's `ROWMQ_URL` is used.
     When it is stopped, what was not begun is given back, and handlers have `graceful_timeout` to
     come to an end. About every `maintenance_interval`, topics are collected, archives pruned; 0 is
-    never.
+    never. `metrics` is a port, or `host:port`, where Prometheus finds what the app does under
+    `/metrics` while it runs (`rowmq[metrics]`); without a host, on this machine only.
     """
 
     def __init__(
@@ -53,6 +57,7 @@ class App(Declaring):
         name: str = DEFAULT_NAME,
         graceful_timeout: Duration = 30.0,
         maintenance_interval: Duration = 60.0,
+        metrics: int | str | None = None,
         **options: Any,
     ) -> None:
         self.name = check_group(name, what="an app's name")
@@ -60,6 +65,10 @@ class App(Declaring):
         self._options = check_options(options)
         self._graceful_timeout = to_seconds(graceful_timeout, name="graceful_timeout")
         self._maintenance_interval = to_seconds(maintenance_interval, name="maintenance_interval")
+        self._metrics_at = None if metrics is None else address_of(metrics)
+        self._metrics: Metrics | None = None
+        self._traces: Traces | None = None
+        self._served = contextlib.ExitStack()
         self._handlers: list[Handler] = []
         self._middleware: list[Middleware] = []
         self._startup: list[Hook] = []
@@ -100,6 +109,28 @@ class App(Declaring):
         self._shutdown.append(function)
         return function
 
+    # --- looking at it ----------------------------------------------------------------------------
+
+    def observe(self, metrics: Metrics) -> None:
+        """Measure what the app does when it runs, for somebody else to serve: see
+        `rowmq.telemetry.Metrics`.
+        """
+        self._check_idle()
+        self._metrics = metrics
+
+    def trace(self, *, provider: Any = None, statements: bool = True) -> None:
+        """Trace what the app does when it runs: see `rowmq.telemetry.trace`. One that begins to run
+        when a global tracer provider is configured does so by itself.
+        """
+        self._check_idle()
+        imported()
+        self._traces = Traces(provider, statements)
+
+    @property
+    def metrics_address(self) -> Address | None:
+        """Where its metrics are to be found, if anywhere: host and port."""
+        return self._metrics_at
+
     # --- running ----------------------------------------------------------------------------------
 
     @property
@@ -117,14 +148,22 @@ class App(Declaring):
         return self._graceful_timeout
 
     def configure(
-        self, *, url: str | None = None, graceful_timeout: Duration | None = None
+        self,
+        *,
+        url: str | None = None,
+        graceful_timeout: Duration | None = None,
+        metrics: int | str | None = None,
     ) -> None:
-        """Change what the app was made with, before it runs: where it is deployed decides."""
+        """Change what the app was made with, before it runs: where it is deployed decides. With
+        `metrics=False` it serves none.
+        """
         self._check_idle()
         if url is not None:
             self._url = url
         if graceful_timeout is not None:
             self._graceful_timeout = to_seconds(graceful_timeout, name="graceful_timeout")
+        if metrics is not None:
+            self._metrics_at = None if metrics is False else address_of(metrics)
 
     @property
     def handlers(self) -> tuple[Handler, ...]:
@@ -163,7 +202,7 @@ class App(Declaring):
             return {"healthy": False, "alive": True, "status": "stopped"}
         return self._runtime.health()
 
-    async def _main(self, handlers: Iterable[Handler]) -> bool:
+    async def _main(self, handlers: Sequence[Handler]) -> bool:
         self._check_idle()
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         if self._stop_asked:
@@ -175,7 +214,7 @@ class App(Declaring):
         finally:
             self._stop_asked = False
 
-    async def _begin_and_end(self, handlers: Iterable[Handler], stop: asyncio.Event) -> bool:
+    async def _begin_and_end(self, handlers: Sequence[Handler], stop: asyncio.Event) -> bool:
         starting = asyncio.create_task(self._begin(handlers))
         stopping = asyncio.create_task(stop.wait())
         try:
@@ -185,7 +224,7 @@ class App(Declaring):
                 await asyncio.wait({starting})
                 return True
             starting.result()
-            with what_is_loaded_stays():
+            with collector_at_ease(handlers):
                 await stopping
             log.info("stopping; a second signal stops at once")
         finally:
@@ -205,13 +244,15 @@ class App(Declaring):
     ) -> None:
         await self._end()
 
-    async def _begin(self, handlers: Iterable[Handler]) -> None:
+    async def _begin(self, handlers: Sequence[Handler]) -> None:
         self._check_idle()
+        self._serve_metrics()
         runtime = self._runtime = self._new_runtime(list(handlers))
         try:
             await runtime.start()
         except BaseException:
             self._runtime = None
+            await asyncio.to_thread(self._served.close)
             raise
 
     async def _end(self) -> bool:
@@ -220,6 +261,21 @@ class App(Declaring):
             return True if runtime is None else await runtime.stop()
         finally:
             self._runtime = None
+            await asyncio.to_thread(self._served.close)
+
+    def _serve_metrics(self) -> None:
+        """Answer whoever asks for metrics, from now on."""
+        if self._metrics_at is None:
+            return
+        self._metrics = self._metrics or Metrics()
+        answers = metrics_answers(self._metrics.families)
+        try:
+            self._served.enter_context(serving(self._metrics_at, answers, name="metrics"))
+        except OSError as error:
+            host, port = self._metrics_at
+            raise ConfigurationError(
+                f"cannot listen on {host}:{port} for metrics: {error}"
+            ) from error
 
     def _new_runtime(self, handlers: list[Handler]) -> Runtime:
         at_once = sum(h.pace.concurrency for h in handlers if h.transactional)
@@ -234,6 +290,8 @@ class App(Declaring):
             shutdown=tuple(self._shutdown),
             graceful_timeout=self._graceful_timeout,
             maintenance_interval=self._maintenance_interval,
+            metrics=self._metrics,
+            traces=self._traces,
         )
 
     def chosen(
@@ -263,28 +321,17 @@ class App(Declaring):
         check_running(self._runtime)
 
 
+def client_of(app: App, **options: Any) -> RowMQ:
+    """A sync client of an app's database, for who looks at it from another process."""
+    return connect(url_of(app._url), **(app._options | options))
+
+
 def check_no_loop() -> None:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
         return
     raise ConfigurationError("an event loop runs here already: use `async with app:` inside of it")
-
-
-@contextlib.contextmanager
-def what_is_loaded_stays() -> Iterator[None]:
-    """Have the garbage collector leave alone what the process has loaded to do its work with: a
-    worker makes very many objects that live for a moment, and each time it would look through all.
-    """
-    if gc.get_freeze_count():
-        yield  # somebody has seen to that
-        return
-    gc.collect()
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
 
 
 def check_running(runtime: Runtime | None) -> None:

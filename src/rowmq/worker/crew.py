@@ -14,12 +14,16 @@ from collections.abc import Awaitable, Callable, Iterable
 
 from rowmq.errors import Closed
 from rowmq.store.workers import Running
+from rowmq.telemetry import catalogue
+from rowmq.telemetry.families import Gathering
+from rowmq.telemetry.handling import HANDLED_NOW, HANDLER_NOW
 from rowmq.worker.buffer import Buffer
 from rowmq.worker.executor import Executor, Surroundings
 from rowmq.worker.handler import Handler
+from rowmq.worker.observing import Observed
 from rowmq.worker.settler import Settler
 from rowmq.worker.sources import Source
-from rowmq.worker.unit import RELEASE, Unit, Verdict
+from rowmq.worker.unit import ACK, RELEASE, Unit, Verdict
 from rowmq.worker.waiting import wait_for
 
 __all__ = ["Crew", "go_on"]
@@ -52,8 +56,17 @@ class Crew:
         self._source = source
         self._around = around
         self._buffer = Buffer()
-        self._executor = Executor(handler, source, around)
-        self._settler = Settler(source, flush_interval=handler.pace.flush_interval)
+        metrics, tracer = around.metrics, around.mq._tracer
+        meter = None if metrics is None else metrics.handler(handler.name, handler.source)
+        self._meter = meter
+        self._executor = Executor(handler, source, around, meter=meter)
+        self._handle = self._executor.execute
+        if meter is not None or tracer is not None:
+            observed = Observed(handler.name, source, self._handle, meter=meter, tracer=tracer)
+            self._handle = observed.execute
+        self._settler = Settler(
+            source, flush_interval=handler.pace.flush_interval, meter=meter, tracer=tracer
+        )
         self._running: set[Unit] = set()
         self._yielded_at = 0.0
         self._room = asyncio.Event()
@@ -145,6 +158,8 @@ class Crew:
             return True
         units = await self._source.fetch(min(pace.fetch_batch_size, room))
         self.fetched_at = time.monotonic()
+        if self._meter is not None:
+            self._meter.found(len(units))
         if self._around.stopping:
             self._give_back(units)
             return False
@@ -162,7 +177,8 @@ class Crew:
         buffer, source, around, room = self._buffer, self._source, self._around, self._room
         pace = self.handler.pace
         enough = pace.buffer - pace.fetch_batch_size / 2  # as `_fetch` has it
-        while (unit := buffer.take_at_once() or await buffer.take()) is not None:
+        HANDLER_NOW.set(self.handler.name)
+        while (unit := buffer.take_at_once() or await self._next()) is not None:
             if buffer.ready <= enough and not room.is_set():
                 room.set()
             ours = not source.lost(unit) or await source.is_ours(unit)
@@ -175,18 +191,27 @@ class Crew:
                     return
                 await asyncio.wait({unit.straggler})  # its thread is not free before
             self._buffer.done(unit)
+            del unit  # it may be long before there is another one
+
+    async def _next(self) -> Unit | None:
+        """Wait for a unit, without a thought of the one before."""
+        HANDLED_NOW.set(None)
+        return await self._buffer.take()
 
     async def _execute(self, unit: Unit) -> None:
         """Handle a unit, and see that it is settled, whatever happens."""
         verdict: Verdict | None = UNHANDLED
         self._running.add(unit)
+        HANDLED_NOW.set(unit)
         try:
-            verdict = await self._executor.execute(unit)
+            verdict = await self._handle(unit)
         except Exception:
             log.exception("%r could not be handled", unit.raw)
         finally:
             self._running.discard(unit)
             self.handled += 1
+            if verdict is ACK:
+                self._source.spare(unit)
             if verdict is not None and self._settler.add(unit, verdict):
                 await self._settler.wait_for_room()
             if time.monotonic() - self._yielded_at > BLOCKED_SECONDS:
@@ -208,16 +233,36 @@ class Crew:
                 seconds=now - unit.began_at,
                 progress=unit.progress.fraction if unit.progress else None,
                 note=unit.progress.note if unit.progress else None,
+                source_type="topic" if self.handler.view is None else "queue",
             )
             for unit in self._running.copy()
         ]
 
+    def measure(self, gathering: Gathering) -> None:
+        """Tell how it stands, from any thread."""
+        labels = (self.handler.name, self.handler.source)
+        gathering.add(catalogue.RUNNING, labels, len(self._running))
+        gathering.add(catalogue.BUFFERED, labels, self._buffer.ready)
+        gathering.add(catalogue.UNSETTLED, labels, self._settler.unsettled)
+        gathering.add(catalogue.GIVEN_UP, labels, self._source.given_up)
+        self._source.measure(gathering)
+
+    @property
+    def _unsettled_for(self) -> float:
+        """For how many seconds settles have failed."""
+        failing = self._settler.failing_since
+        return 0.0 if failing is None else time.monotonic() - failing
+
+    @property
+    def stalled(self) -> bool:
+        """Whether nothing was fetched, not even in vain, or settled for long."""
+        idle = time.monotonic() - self.fetched_at
+        pause = self.handler.pace.min_fetch_interval
+        return idle > STALLED_SECONDS + pause or self._unsettled_for > STALLED_SECONDS
+
     def health(self) -> dict[str, object]:
         """How it does, in figures."""
-        now, pace = time.monotonic(), self.handler.pace
-        idle = now - self.fetched_at
-        failing = self._settler.failing_since
-        unsettled_for = 0.0 if failing is None else now - failing
+        idle = time.monotonic() - self.fetched_at
         return {
             "handler": self.handler.name,
             "source": self.handler.source,
@@ -227,9 +272,8 @@ class Crew:
             "handled": self.handled,
             "failed": self._executor.failed,
             "fetched_seconds_ago": round(idle, 3),
-            "settles_fail_for_seconds": round(unsettled_for, 3),
-            "stalled": idle > STALLED_SECONDS + pace.min_fetch_interval
-            or unsettled_for > STALLED_SECONDS,
+            "settles_fail_for_seconds": round(self._unsettled_for, 3),
+            "stalled": self.stalled,
         }
 
 

@@ -30,11 +30,14 @@ from rowmq.queue.holding import AsyncLazyTransaction
 from rowmq.queue.job import AnyJob
 from rowmq.schedule import zone_of
 from rowmq.subscriber.delivery import AsyncDelivery
+from rowmq.telemetry.measuring import HandlerMeter
+from rowmq.telemetry.metrics import Metrics
 from rowmq.transaction import AsyncTransaction
 from rowmq.worker.bridge import Bridge, BridgedTransaction
 from rowmq.worker.context import Context, Progress
 from rowmq.worker.handler import Handler
 from rowmq.worker.injection import Role
+from rowmq.worker.observing import outcome_of
 from rowmq.worker.sources import Source
 from rowmq.worker.threads import Threads
 from rowmq.worker.unit import ACK, RELEASE, Interrupted, Unit, Verdict, verdict_of
@@ -71,6 +74,9 @@ class Surroundings(Protocol):
     def report(self) -> None:
         """A handler has told of its progress."""
 
+    metrics: Metrics | None
+    """Who measures the worker, if anybody does."""
+
     stop_asked: asyncio.Event
     """Set when the worker is to stop."""
 
@@ -82,9 +88,17 @@ class Surroundings(Protocol):
 class Executor:
     """Runs one handler."""
 
-    def __init__(self, handler: Handler, source: Source, around: Surroundings) -> None:
+    def __init__(
+        self,
+        handler: Handler,
+        source: Source,
+        around: Surroundings,
+        *,
+        meter: HandlerMeter | None = None,
+    ) -> None:
         self.handler = handler
         self._source = source
+        self._meter = meter
         self._around = around
         self._threads: Threads | None = None
         givers = GIVERS | {Role.PAYLOAD: of_message if handler.view is None else of_job}
@@ -141,7 +155,10 @@ class Executor:
         unit.over = True
         if error is None and not unit.settling and not unit.manual:
             return self._good_end or self._unsettled_verdict(unit)
-        return await self._verdict(unit, error)
+        try:
+            return await self._verdict(unit, error)
+        finally:
+            del error  # which refers to this frame, and would keep itself and the unit
 
     def _unsettled_verdict(self, unit: Unit) -> Verdict | None:
         """What becomes of a unit whose handler came to a good end, and has not settled it."""
@@ -153,6 +170,8 @@ class Executor:
     async def _verdict(self, unit: Unit, error: BaseException | None) -> Verdict | None:
         """What becomes of a unit whose handler has settled it, or raised."""
         handler = self.handler
+        if error is not None and unit.tracer is not None:
+            unit.tracer.failed(error)
         problem = await unit.settles_done()
         if problem is not None and problem is not error:
             log.warning("handler %s: %r was not settled: %s", handler.name, unit.raw, problem)
@@ -163,6 +182,7 @@ class Executor:
             self._tell(unit, error)
         if unit.manual and (error is None or not unit.tentative):
             self._source.finished([unit])
+            self._count(outcome_of(unit))
             return None
         if error is None:
             return self._unsettled_verdict(unit)
@@ -177,7 +197,7 @@ class Executor:
         times = self._crossed[unit.id] = self._crossed.get(unit.id, 0) + 1
         if times > CROSSED_MAX:
             return False
-        self.failed += 1
+        self._has_failed()
         return True
 
     async def _ack_first(self, unit: Unit) -> bool:
@@ -186,6 +206,7 @@ class Executor:
         except RowMQError as error:
             log.warning("%r was not acked, and so is not handled: %s", unit.raw, error)
             self._source.finished([unit])
+            self._count("lost")
             return False
         return True
 
@@ -197,8 +218,17 @@ class Executor:
             return Interrupted(STOPPED)
         return error
 
-    def _tell(self, unit: Unit, error: BaseException) -> None:
+    def _has_failed(self) -> None:
         self.failed += 1
+        if self._meter is not None:
+            self._meter.failures += 1
+
+    def _count(self, outcome: str) -> None:
+        if self._meter is not None:
+            self._meter.count(outcome)
+
+    def _tell(self, unit: Unit, error: BaseException) -> None:
+        self._has_failed()
         expected = isinstance(error, Interrupted | StaleLease | AlreadySettled)
         log.warning(
             "handler %s failed, attempt %d%s, %r: %s: %s",
@@ -293,7 +323,10 @@ class Executor:
         if not done:
             self._leave_behind(unit, thread)
             raise self._too_long()
-        return await thread
+        try:
+            return await thread
+        finally:
+            del thread, done  # as in `execute`: they have what it raised
 
     def _arguments(self, unit: Unit, context: Context | None) -> dict[str, Any]:
         return {name: give(self, unit, context) for name, give in self._givers}

@@ -139,6 +139,12 @@ class Keeper:
                     del lock.kept.tokens[lock.token]
                     self._suspected.discard(lock.token)
 
+    @property
+    def locks(self) -> int:
+        """How many it keeps."""
+        with self._changed:
+            return sum(len(kept.tokens) for kept in self._kept.values())
+
     def report(self) -> None:
         """A handler has something to tell: say so soon."""
         with self._changed:

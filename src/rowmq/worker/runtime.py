@@ -19,6 +19,11 @@ from rowmq.errors import ConfigurationError
 from rowmq.message import Outcome
 from rowmq.options import own_name
 from rowmq.store.workers import Running, WorkerFacts
+from rowmq.telemetry import catalogue
+from rowmq.telemetry.families import Gathering
+from rowmq.telemetry.figures import Figures, look_async
+from rowmq.telemetry.metrics import Metrics
+from rowmq.telemetry.turning import Traces, trace
 from rowmq.worker.bridge import Bridge
 from rowmq.worker.crew import Crew
 from rowmq.worker.executor import Middleware
@@ -72,8 +77,11 @@ class Runtime:
         shutdown: Sequence[Hook],
         graceful_timeout: float,
         maintenance_interval: float,
+        metrics: Metrics | None = None,
+        traces: Traces | None = None,
     ) -> None:
         self.status = Status.STARTING
+        self.metrics = metrics
         self.name = own_name()
         self.middleware = middleware
         self.mq: AsyncRowMQ = None  # type: ignore[assignment] # set when it has connected
@@ -86,6 +94,7 @@ class Runtime:
         self._shutdown = shutdown
         self._graceful_timeout = graceful_timeout
         self._maintenance_interval = maintenance_interval
+        self._traces = traces
         self._keeper: Keeper | None = None
         self._crews: list[Crew] = []
         self._chores: asyncio.Task[None] | None = None
@@ -96,6 +105,7 @@ class Runtime:
         self.started_at = self._beat_at = time.monotonic()
         self._beating: asyncio.Task[None] | None = None
         self._stop_task: asyncio.Task[bool] | None = None
+        self._figures: Figures | None = None
 
     # --- what crews need --------------------------------------------------------------------------
 
@@ -118,6 +128,7 @@ class Runtime:
     async def start(self) -> None:
         """Connect, and have every handler work. If that fails, nothing is left behind."""
         self.mq = await connect_async(self._url, **self._options)
+        self._look_at(self.mq)
         try:
             await self._start()
         except BaseException:
@@ -130,6 +141,7 @@ class Runtime:
         if threads:
             self._refuse_memory(threads)
             self._sync = await asyncio.to_thread(connect, self._url, **self._options)
+            self._look_at(self._sync)
         for hook in self._startup:
             await called(hook)
         self._hooked = True
@@ -148,6 +160,7 @@ class Runtime:
             self._chores = asyncio.create_task(chores.run(), name="rowmq-maintenance")
         self._beating = asyncio.create_task(self._beat(), name="rowmq-beat")
         self.status = Status.RUNNING
+        self._tell_metrics()
         level = logging.INFO if self._handlers else logging.WARNING
         told = (self.name, self._app, self._summary(), where(self._url))
         log.log(level, "worker %s of app %r runs %s on %s", *told)
@@ -165,6 +178,8 @@ class Runtime:
             raise
 
     async def _stop(self, *, graceful: bool) -> bool:
+        if self.status is Status.RUNNING:
+            self._tell_metrics_no_more()
         self.status = Status.STOPPING
         self.stop_asked.set()
         deadline = time.monotonic() + (self._graceful_timeout if graceful else 0.0)
@@ -259,6 +274,43 @@ class Runtime:
                     )
         await self.mq.cron.start()
 
+    # --- for those who measure and trace ----------------------------------------------------------
+
+    def _look_at(self, mq: AsyncRowMQ | RowMQ) -> None:
+        if self._traces is not None:
+            trace(mq, provider=self._traces.provider, statements=self._traces.statements)
+        if self.metrics is not None:
+            self.metrics.observe(mq)
+
+    def _tell_metrics(self) -> None:
+        """Tell of the worker from now on and, unless somebody else does, of its database."""
+        metrics = self.metrics
+        if metrics is None:
+            return
+        metrics.add(self._measure)
+        if metrics.wants_figures and metrics.figures is None:
+            loop, mq = asyncio.get_running_loop(), self.mq
+            self._figures = metrics.figures = Figures(
+                lambda: asyncio.run_coroutine_threadsafe(look_async(mq), loop)
+            )
+
+    def _tell_metrics_no_more(self) -> None:
+        metrics = self.metrics
+        if metrics is None:
+            return
+        metrics.remove(self._measure)
+        if self._figures is not None:
+            metrics.figures = None
+            self._figures.close()
+
+    def _measure(self, gathering: Gathering) -> None:
+        """Tell how it stands, from any thread."""
+        for crew in self._crews:
+            crew.measure(gathering)
+        gathering.add(catalogue.LOCKS, (), self._keeper.locks if self._keeper else 0)
+        gathering.add(catalogue.HEALTHY, (self._app, rowmq.__version__), self.is_healthy)
+        gathering.add(catalogue.UP_SECONDS, (), time.monotonic() - self.started_at)
+
     # --- for people -------------------------------------------------------------------------------
 
     def _summary(self) -> str:
@@ -283,12 +335,18 @@ class Runtime:
         kept = self._keeper is None or self._keeper.alive
         return silent < SILENT_SECONDS and kept
 
+    @property
+    def is_healthy(self) -> bool:
+        """Whether it gets its work done."""
+        stalled = any(crew.stalled for crew in self._crews)
+        return self.status is Status.RUNNING and self.alive and not stalled
+
     def health(self) -> dict[str, Any]:
         """How it does: `alive`; `healthy`, if it also gets work done; the figures behind that."""
         crews = [crew.health() for crew in self._crews]
         stalled = [crew["handler"] for crew in crews if crew["stalled"]]
         return {
-            "healthy": self.status is Status.RUNNING and self.alive and not stalled,
+            "healthy": self.is_healthy,
             "alive": self.alive,
             "status": self.status.value,
             "worker": self.name,

@@ -7,8 +7,11 @@ from collections.abc import Iterable, Sequence
 
 from rowmq.drivers.base import backoff_seconds
 from rowmq.errors import DatabaseError, RowMQError, TransientError
+from rowmq.telemetry.measuring import HandlerMeter
+from rowmq.tracing import Tracer
+from rowmq.worker.observing import settled_outcome
 from rowmq.worker.sources import Source
-from rowmq.worker.unit import Unit, Verdict
+from rowmq.worker.unit import UNTRACED, Unit, Verdict
 from rowmq.worker.waiting import wait_for
 
 __all__ = ["Settler"]
@@ -30,8 +33,17 @@ Settled = tuple[Unit, Verdict]
 class Settler:
     """The settles of one handler."""
 
-    def __init__(self, source: Source, *, flush_interval: float) -> None:
+    def __init__(
+        self,
+        source: Source,
+        *,
+        flush_interval: float,
+        meter: HandlerMeter | None = None,
+        tracer: Tracer | None = None,
+    ) -> None:
         self._source = source
+        self._meter = meter
+        self._tracer = tracer
         self._flush_interval = flush_interval
         self._waiting: list[Settled] = []
         self._under_way = 0
@@ -69,6 +81,7 @@ class Settler:
                 batch, self._waiting = self._waiting[:BATCH], self._waiting[BATCH:]
                 self._under_way = len(batch)
                 await self._settle(batch)
+                del batch  # it may be long before there is another one
                 self._under_way = 0
                 async with self._flushed:
                     self._flushed.notify_all()
@@ -94,6 +107,9 @@ class Settler:
             # Whatever it is, the next ones are to be settled; these come again after their time.
             log.exception("%d of %r were not settled", len(batch), self._source.name)
         self.failing_since = None
+        if self._meter is not None:
+            for unit, verdict in batch:
+                self._meter.count(settled_outcome(unit, verdict))
         self._source.finished([unit for unit, _ in batch])
 
     async def _try(self, batch: Sequence[Settled]) -> None:
@@ -101,7 +117,7 @@ class Settler:
         left, attempt = batch, 0
         while left:
             try:
-                await self._source.settle(left)
+                await self._settle_at_once(left)
                 return
             except TransientError as error:
                 log.warning("%d of %r wait to be settled: %s", len(left), self._source.name, error)
@@ -117,6 +133,20 @@ class Settler:
             self.failing_since = self.failing_since or time.monotonic()
             await asyncio.sleep(backoff_seconds(attempt))
             left, attempt = unsettled(left), attempt + 1
+
+    async def _settle_at_once(self, batch: Sequence[Settled]) -> None:
+        """Settle a batch in one transaction, and tell who wants to know."""
+        meter, tracer = self._meter, self._tracer
+        units = () if tracer is None else [unit for unit, _ in batch]
+        try:
+            with UNTRACED if tracer is None else tracer.settle(self._source.name, units):
+                await self._source.settle(batch)
+        except Exception:
+            if meter is not None:
+                meter.settle_failures += 1
+            raise
+        if meter is not None:
+            meter.settled_batch(len(batch))
 
 
 def unsettled(batch: Sequence[Settled]) -> list[Settled]:

@@ -17,6 +17,9 @@ from rowmq.queue.waiting import TaskWaiter
 from rowmq.subscriber.delivery import let_go
 from rowmq.subscriber.options import Options
 from rowmq.subscriber.subscriber import AsyncSubscriber, hush
+from rowmq.telemetry import catalogue
+from rowmq.telemetry.families import Gathering
+from rowmq.times import to_micros
 from rowmq.worker.keeper import Keeper
 from rowmq.worker.unit import ACK, Unit, Verdict
 
@@ -61,7 +64,25 @@ class Source(ABC):
                 wanted.append(unit.raw._ack_wanted())
             else:
                 wanted += unit.wanted(verdict)
+                unit.asked = wanted[-1]
         await verdicts[0][0].raw._settle(wanted, None)
+
+    @abstractmethod
+    def waited(self, unit: Unit) -> float | None:
+        """For how many seconds a unit could have been handled, if that is known."""
+
+    @property
+    @abstractmethod
+    def given_up(self) -> int:
+        """How many no handler was given, as they could not be read, or came again and again."""
+
+    def measure(self, gathering: Gathering) -> None:  # noqa: B027 - jobs' locks are the keeper's
+        """Tell what it has taken for itself."""
+
+    def spare(self, unit: Unit) -> None:  # noqa: B027 - most have nothing to free
+        """Free what only the handler of a unit needs: it is done, and waits to be acked. Another
+        thread may just be looking at the unit, to tell of it.
+        """
 
     def finished(self, units: Sequence[Unit]) -> None:
         """Units are settled, or lost: nothing is kept for them any more."""
@@ -89,7 +110,7 @@ class TopicSource(Source):
         home = self._mq._home
         subscriber: AsyncSubscriber[Any] = AsyncSubscriber(home, self._options)
         self._subscriber = subscriber
-        home.subscribers.add(subscriber)
+        home.entered(subscriber)
         await subscriber
 
     async def fetch(self, limit: int) -> list[Unit]:
@@ -108,6 +129,25 @@ class TopicSource(Source):
     def lost(self, unit: Unit) -> bool:
         raw: Any = unit.raw
         return raw._token.holding.lost or raw._core.presumed_dead()  # type: ignore[no-any-return]
+
+    def waited(self, unit: Unit) -> float | None:
+        raw: Any = unit.raw
+        if raw.attempt > 1:
+            return None  # most of the time it was to wait
+        now: int = raw._core.clock.now()
+        return (now - to_micros(raw.message.published_at)) / 1_000_000
+
+    @property
+    def given_up(self) -> int:
+        return 0 if self._subscriber is None else self._subscriber._core.given_up
+
+    def measure(self, gathering: Gathering) -> None:
+        leases = 0 if self._subscriber is None else len(self._subscriber._core.holdings)
+        gathering.add(catalogue.LEASES, (self.name, self._options.group), leases)
+
+    def spare(self, unit: Unit) -> None:
+        # Thousands may wait to be acked, and the processor's caches have better to keep.
+        del unit.raw.message  # type: ignore[union-attr] # it is a delivery
 
     def finished(self, units: Sequence[Unit]) -> None:
         for unit in units:
@@ -165,6 +205,15 @@ class QueueSource(Source):
     def hush(self) -> None:
         if self._waiter is not None:
             self._waiter.wake()
+
+    def waited(self, unit: Unit) -> float | None:
+        now, at = self._queue._core.claimer.clock
+        since = (now - unit.raw._facts.due_us) / 1_000_000  # type: ignore[union-attr] # it is a job
+        return since + time.monotonic() - at
+
+    @property
+    def given_up(self) -> int:
+        return self._queue._core.refused
 
     def lost(self, unit: Unit) -> bool:
         lock = unit.lock

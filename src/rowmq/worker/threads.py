@@ -47,15 +47,22 @@ class Threads:
 
     def _work(self) -> None:
         while (call := self._calls.get()) is not None:
-            function, future = call
-            try:
-                result = function()
-            except StopIteration as error:  # which no future may be given
-                tell(future, failure=RuntimeError(f"the handler raised {error!r}"))
-            except BaseException as error:  # noqa: BLE001 - it is raised where it is awaited
-                tell(future, failure=error)
-            else:
-                tell(future, result)
+            do(*call)
+            del call  # it may be long before there is another one
+
+
+def do(function: Callable[[], Any], future: "asyncio.Future[Any]") -> None:
+    """Call a function, and tell what it gave."""
+    try:
+        result = function()
+    except StopIteration as error:  # which no future may be given
+        tell(future, failure=RuntimeError(f"the handler raised {error!r}"))
+    except BaseException as error:  # noqa: BLE001 - it is raised where it is awaited
+        tell(future, failure=error)
+    else:
+        tell(future, result)
+    finally:
+        del future  # the error refers to this frame, and would keep itself
 
 
 def tell(

@@ -1,8 +1,11 @@
 """A unit of work: a job or a delivery, as the worker handles it."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+import contextlib
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
 
 from rowmq.codec import error_text
 from rowmq.errors import AlreadySettled
@@ -11,13 +14,17 @@ from rowmq.queue.job import AsyncJob, Job
 from rowmq.store.settles import Kind as JobKind
 from rowmq.subscriber.delivery import AsyncDelivery, Delivery
 from rowmq.subscriber.settling import Kind as DeliveryKind
+from rowmq.telemetry.handed import headers_of, told_of
 from rowmq.transaction import Transaction
 from rowmq.worker.context import Progress
 
 if TYPE_CHECKING:
+    from rowmq.tracing import Tracer
     from rowmq.worker.keeper import Lock
 
-__all__ = ["ACK", "RELEASE", "Interrupted", "Unit", "Verdict", "verdict_of"]
+__all__ = ["ACK", "RELEASE", "UNTRACED", "Interrupted", "Unit", "Verdict", "verdict_of"]
+
+UNTRACED = contextlib.nullcontext()
 
 SETTLES = ("ack", "nack", "reject", "release", "extend")
 
@@ -56,59 +63,72 @@ def verdict_of(policy: AckPolicy, error: BaseException | None) -> Verdict | None
     return Verdict("reject" if policy is AckPolicy.REJECT_ON_ERROR else "nack", error)
 
 
-class Unit:
-    """A job or a delivery that was fetched.
+class Unit(msgspec.Struct, eq=False):
+    """A job or a delivery that was fetched."""
 
-    There are very many of them: what most never come to stands on the class.
-    """
-
+    raw: "AsyncJob[Any] | AsyncDelivery[Any]"
+    settled: "Callable[[Sequence[Unit]], None] | None" = None
+    """Is told when its handler has settled it."""
+    order: str | None = None
+    """What it is handled in the order of, if anything: the key of a message."""
     lock: "Lock | None" = None
     """The lock that a job is in, while somebody keeps it."""
-    finished = False
+    finished: bool = False
     """Whether it is settled, or lost, so that nothing is kept for it."""
     progress: Progress | None = None
     """How far its handler is, if that can tell."""
-    began_at = 0.0
-    called = False
+    began_at: float = 0.0
+    called: bool = False
     """Whether its function was called at all."""
-    returned = False
+    returned: bool = False
     """Whether that came to a good end."""
-    manual = False
+    manual: bool = False
     """Whether its handler has settled it."""
-    tentative = False
+    tentative: bool = False
     """Whether that is part of a transaction of the handler's own, which may yet be undone."""
-    over = False
+    over: bool = False
     """Whether its handler's time is over, and what it does now comes too late."""
     tx: Any = None
     """The transaction of its handler, while that is open."""
     straggler: "asyncio.Future[Any] | None" = None
     """A thread that goes on although nobody waits for it any more."""
-    _tasks: "list[asyncio.Task[None]] | None" = None
-
-    def __init__(
-        self,
-        raw: "AsyncJob[Any] | AsyncDelivery[Any]",
-        settled: "Callable[[Sequence[Unit]], None] | None" = None,
-        order: str | None = None,
-    ) -> None:
-        """`settled` is told when its handler has settled it; `order` is what it is handled in the
-        order of, if anything: the key of a message.
-        """
-        self.raw = raw
-        self.order = order
-        self._settled = settled
+    tasks: "list[asyncio.Task[None]] | None" = None
+    """The settles that its handler has begun."""
+    asked: Any = None
+    """What was asked to become of it, if that was no ack without further ado."""
+    tracer: "Tracer | None" = None
+    """Who traces it, if anybody does."""
+    traced: Any = None
+    """The tracer's own."""
 
     @property
     def id(self) -> str:
-        """What people know it by."""
-        if isinstance(self.raw, AsyncDelivery):
-            return self.raw.message.id or str(self.raw.message.offset)
-        return str(self.raw.id)
+        """What people know it by. It may be looked at just when its message is let go of."""
+        raw = self.raw
+        if not isinstance(raw, AsyncDelivery):
+            return str(raw.id)
+        message = getattr(raw, "message", None)
+        return (message and message.id) or str(raw._token.offset)
+
+    @property
+    def source(self) -> str:
+        """The topic, or the queue."""
+        raw = self.raw
+        return raw._core.options.topic if isinstance(raw, AsyncDelivery) else raw.queue
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """What was sent beside its payload."""
+        return headers_of(self.raw)
+
+    def told(self) -> dict[str, Any]:
+        """What it is known by, to traces and logs."""
+        return told_of(self.raw)
 
     @property
     def key(self) -> str | None:
         raw = self.raw
-        return raw.message.key if isinstance(raw, AsyncDelivery) else raw.key
+        return raw._token.holding.place[0] if isinstance(raw, AsyncDelivery) else raw.key
 
     def wanted(self, verdict: Verdict) -> list[Any]:
         """A verdict, as its source takes it."""
@@ -123,16 +143,18 @@ class Unit:
 
     async def settle(self, wanted: Sequence[Any], connection: Any = None) -> None:
         """Settle it as its handler asks: in the handler's transaction, if it has one."""
-        await self.raw._settle(wanted, self.tx if connection is None else connection)
+        with UNTRACED if self.tracer is None else self.tracer.settle(self.source, (self,)):
+            await self.raw._settle(wanted, self.tx if connection is None else connection)
         self.settled_by_handler(wanted, own=connection is not None)
 
     def settled_by_handler(self, wanted: Sequence[Any], *, own: bool) -> None:
         """Its handler has settled it, perhaps in a transaction of its own."""
         if any(kind_in(item) == "extend" for item in wanted):
             return
+        self.asked = wanted[-1]
         self.manual, self.tentative = True, own
-        if self.tx is None and not own and self._settled is not None:
-            self._settled([self])
+        if self.tx is None and not own and self.settled is not None:
+            self.settled([self])
 
     def check_in_time(self) -> None:
         """Refuse what a handler does after its time."""
@@ -167,19 +189,19 @@ class Unit:
     @property
     def settling(self) -> bool:
         """Whether its handler has begun to settle it."""
-        return self._tasks is not None
+        return self.tasks is not None
 
     def begin_settle(self, settle: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         """Settle it, whether the handler waits for that or not."""
         task = asyncio.get_running_loop().create_task(settle)
-        if self._tasks is None:
-            self._tasks = []
-        self._tasks.append(task)
+        if self.tasks is None:
+            self.tasks = []
+        self.tasks.append(task)
         return task
 
     async def settles_done(self, *, strict: bool = False) -> BaseException | None:
         """Wait for the settles that its handler has begun. Gives, or raises, the first error."""
-        tasks, self._tasks = self._tasks, None
+        tasks, self.tasks = self.tasks, None
         if not tasks:
             return None
         outcomes = await asyncio.gather(*tasks, return_exceptions=True)

@@ -71,6 +71,16 @@ def test_three_groups_are_compared_in_time() -> None:
     assert found.holds
 
 
+def test_a_way_that_failed_might_have_been_the_quickest() -> None:
+    found = verdict_on(
+        "claim and ack to pgmq's read and archive",
+        line("rowmq", "batches of 1,000", rate=30.0),
+        line("pgmq", "batches of 100", rate=15.0),
+        line("pgmq", "batches of 1,000", error="it was not to be had"),
+    )
+    assert (found.measured, found.holds) == (None, None)
+
+
 def test_what_was_not_measured_neither_holds_nor_misses() -> None:
     alone = line("rowmq", "batches of 1,000", rate=100.0)
     failed = line("pgqueuer", "batches of 1,000", error="it was not to be had")

@@ -404,6 +404,7 @@ async def test_workers_are_listed_with_what_they_are_at(url: str) -> None:
     assert (worker["app"], worker["alive"], worker["pid"]) == ("shop", True, os.getpid())
     (running,) = worker["running"]
     assert (running["source"], running["key"], running["progress"]) == ("emails", "k", 0.4)
+    assert running["source_type"] == "queue"
     assert running["note"] == "reading\x1b[31m"
     assert "alive" in shown
     assert re.search(r" (now|[0-9]+s ago) +(now|[0-9]+s ago) *\n", shown)

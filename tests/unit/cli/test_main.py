@@ -14,7 +14,8 @@ import click
 import pytest
 
 import rowmq
-from rowmq.cli.failing import CODES
+from rowmq import errors
+from rowmq.cli.failing import CODES, explain
 from rowmq.cli.main import ENTRIES, app
 from tests.unit.cli.running import answer, command, invoke, url_of
 
@@ -25,7 +26,8 @@ LOOKING = [
     ["queues"], ["queues", "pause", "q"], ["jobs", "q"], ["jobs", "show", "q", "1"],
     ["jobs", "retry", "q", "--all"], ["jobs", "drop", "q", "k", "--yes"],
     ["jobs", "prune", "q", "--yes"], ["schedules"], ["schedules", "run", "s"], ["gc"],
-    ["workers"],
+    ["workers"], ["tokens"], ["tokens", "revoke", "t", "--yes"], ["audit"],
+    ["audit", "prune", "--yes"], ["dashboard", "--port", "0"],
 ]  # fmt: skip
 """Commands that find something, or nothing, and make no database."""
 
@@ -49,7 +51,7 @@ def every_command() -> Iterator[tuple[list[str], click.Command]]:
             yield [name], found
 
 
-OTHERS = {"worker", "doctor", "demo", "bench"}
+OTHERS = {"worker", "dashboard", "doctor", "demo", "bench"}
 """What has tests of its own."""
 
 COMMANDS = [
@@ -293,6 +295,17 @@ def test_an_error_is_one_sentence_and_exit_code_1(arguments: list[str], error: s
     told = json.loads(invoke(None, *arguments, "--json").stderr)
     assert told["error"] == error
     assert set(told) == {"error", "message"}
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+@pytest.mark.parametrize("kind", [RuntimeError, errors.DatabaseError, click.UsageError])
+def test_no_error_acts_on_a_terminal(
+    capsys: pytest.CaptureFixture[str], kind: type[Exception], *, as_json: bool
+) -> None:
+    explain(kind("a\nERROR b\x1b[2J\x9b\u202e"), as_json=as_json)
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.removesuffix("\n").isprintable()
 
 
 @pytest.mark.parametrize(

@@ -487,12 +487,13 @@ def letters(mq: Any) -> None:
 
 
 @pytest.mark.usefixtures("letters")
-def test_dead_letters_are_listed_and_shown(url: str) -> None:
+def test_dead_letters_are_listed_and_shown(url: str, mq: Any) -> None:
     assert [letter["id"] for letter in json_of(url, "dlq", "t")] == ["m0", "m1", "m2"]
     assert len(json_of(url, "dlq", "t", "--limit", "2")) == 2
     assert len(json_of(url, "dlq", "ls", "t", "--group", "g")) == 3
     (letter,) = json_of(url, "dlq", "show", "t", "m1")
     kept = {name: value for name, value in letter.items() if not name.endswith("_at")}
+    assert mq.find_letter("t", kept.pop("handle")).message.id == "m1"
     assert kept == {
         "topic": "t",
         "group": "g",
@@ -536,6 +537,31 @@ def test_dead_letters_are_purged_only_if_that_was_meant(url: str, mq: Any) -> No
     assert answer(url, "dlq", "purge", "t", "--id", "m1", "--yes") == "purged 1 dead letter\n"
     assert json_of(url, "dlq", "purge", "t", "--yes")["purged"] == 2
     assert mq.dead_letters("t") == []
+
+
+def test_letters_of_the_same_id_are_told_apart_by_their_handles(url: str, mq: Any) -> None:
+    for key in ("a", "b", "c"):
+        mq.publish("t", key, key=key, id="x")
+    with mq.subscribe("t", group="g", discovery_interval=0.05) as sub:
+        while mq.lag("t", "g") and sum(row.lag for row in mq.lag("t", "g")):
+            for delivery in sub.poll(max=10, timeout=10):
+                delivery.reject(error="bad")
+    shown = {letter["key"]: letter["handle"] for letter in json_of(url, "dlq", "show", "t", "x")}
+    a, b, c = (shown[key] for key in ("a", "b", "c"))
+    (letter,) = json_of(url, "dlq", "show", "t", "--letter", b)
+    assert letter["payload"] == "b"
+    assert b in answer(url, "dlq", "show", "t", "x")
+    purged = answer(url, "dlq", "purge", "t", "--letter", b, "--yes")
+    assert purged == "purged 1 dead letter\n"
+    assert json_of(url, "dlq", "redrive", "t", "--letter", a, "--group", "g")["redriven"] == 1
+    assert [left.message.key for left in mq.dead_letters("t")] == ["c"]
+    for gone in (["--letter", b], ["--letter", c, "--letter", b], ["--letter", c, "--group", "h"]):
+        assert invoke(url, "dlq", "redrive", "t", *gone).exit_code == 3
+    for wrong in (["--letter", c, "--id", "x"], []):
+        assert invoke(url, "dlq", "show", "t", *wrong).exit_code == 2
+    assert invoke(url, "dlq", "purge", "t", "--letter", c, "--id", "x", "--yes").exit_code == 2
+    assert "no handle" in invoke(url, "dlq", "purge", "t", "--letter", "x", "--yes").stderr
+    assert [left.message.key for left in mq.dead_letters("t")] == ["c"]
 
 
 @pytest.mark.usefixtures("letters")

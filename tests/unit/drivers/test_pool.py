@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import itertools
 import os
 import sqlite3
 import subprocess
@@ -14,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import partial
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -23,6 +25,11 @@ from rowmq.drivers.pool import AsyncPool, Pool
 from rowmq.drivers.sqlite import SQLiteSession, open_session
 from rowmq.errors import Closed, DatabaseUnreachable, PoolTimeout
 from rowmq.store.keys import SHARD_KEYS
+
+SECONDS_MAX = 10
+
+STEPS_MIN = 50
+"""Of the interpreter's, of which a session is lent out and given back in more."""
 
 
 @pytest.fixture
@@ -50,6 +57,49 @@ def test_a_session_is_opened_only_when_needed(pool: Pool[SQLiteSession], path: P
     session = pool.acquire()
     assert path.exists()
     pool.release(session, healthy=True)
+
+
+def test_an_interrupt_at_any_step_leaves_nothing_that_closing_waits_for(path: Path) -> None:
+    """Ctrl-C may come between any two steps of the interpreter's, also in modules that we use."""
+    for step in itertools.count(1):
+        pool = Pool[SQLiteSession](lambda: open_session(str(path), 5), size=2, timeout=0.05)
+        pool.release(pool.acquire(), healthy=True)
+        interrupted = is_interrupted(step, partial(lend, pool))
+        closing = threading.Thread(target=pool.close, daemon=True)
+        closing.start()
+        closing.join(SECONDS_MAX)
+        assert not closing.is_alive(), f"interrupted at step {step}"
+        if not interrupted:
+            break
+    assert step > STEPS_MIN
+
+
+def lend(pool: Pool[SQLiteSession]) -> None:
+    pool.release(pool.acquire(), healthy=True)
+
+
+def is_interrupted(at: int, call: Callable[[], None]) -> bool:
+    """Interrupt a call at one of its steps, unless it has ended by then."""
+    steps = 0
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        nonlocal steps
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            steps += 1
+            if steps == at:
+                raise KeyboardInterrupt
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        call()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(before)
+    return False
 
 
 def test_the_session_used_last_is_lent_out_first(pool: Pool[SQLiteSession]) -> None:
@@ -157,6 +207,7 @@ def test_who_waits_while_the_pool_is_closed_is_told_so(path: Path) -> None:
 
 
 def test_many_threads_share_few_sessions(path: Path) -> None:
+    first = open_session(str(path), 5)  # whoever makes a file excludes all others, without waiting
     pool = Pool[SQLiteSession](lambda: open_session(str(path), 5), size=3, timeout=10)
     lent: set[SQLiteSession] = set()
     most = []
@@ -179,6 +230,7 @@ def test_many_threads_share_few_sessions(path: Path) -> None:
     assert max(most) <= 3
     assert pool.places.qsize() == 3
     pool.close()
+    first.close()
 
 
 # --- async ---------------------------------------------------------------------------------------
@@ -251,12 +303,12 @@ async def test_tasks_that_wait_while_an_async_pool_is_closed_are_told_so(path: P
 # --- fork ----------------------------------------------------------------------------------------
 
 
-def fork(work: Callable[[], object]) -> int:
+def fork(work: Callable[[], object], *, by: Callable[[], int] = os.fork) -> int:
     """Start work in a child process; its exit code says whether it raised."""
     sys.stdout.flush()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # that there are threads is the point
-        pid = os.fork()
+        pid = by()
     if pid:
         return pid
     code = 1

@@ -1,5 +1,6 @@
 """A claimed job is settled once: of many who try, one has its ticket."""
 
+import gc
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -9,7 +10,16 @@ import pytest
 from rowmq import Constant, ExponentialBackoff, NoRetry, RetryStrategy
 from rowmq.errors import AlreadySettled, StaleLease
 from rowmq.queue.claiming import Claimed
-from rowmq.queue.ticket import Ticket, Wanted, conclude, give_up, take_all, wanted_of
+from rowmq.queue.ticket import (
+    Bearer,
+    Ticket,
+    Tickets,
+    Wanted,
+    conclude,
+    give_up,
+    take_all,
+    wanted_of,
+)
 from rowmq.store.claims import ClaimedJob, Entry, OpenLane
 from rowmq.store.settles import Kind, put_back, stale
 
@@ -153,7 +163,7 @@ def test_an_extension_keeps_nobody_from_settling() -> None:
     take_all(extension)
     assert not mine.taken
     take_all(acks([mine]))
-    assert conclude(extension, [None], committed=True) == []
+    conclude(extension, [None], committed=True)
     assert mine.taken
     with pytest.raises(AlreadySettled):
         take_all(extension)
@@ -167,7 +177,7 @@ def test_what_is_settled_stays_taken_and_what_was_refused_does_not() -> None:
     wanted = acks(tickets)
     take_all(wanted)
     refusal = stale(wanted[1].settle)
-    assert conclude(wanted, [None, refusal], committed=True) == [refusal]
+    conclude(wanted, [None, refusal], committed=True)
     assert [item.taken for item in tickets] == [True, False]
     assert [item.tentative for item in tickets] == [False, False]
 
@@ -176,7 +186,7 @@ def test_what_is_settled_in_an_open_transaction_is_tentative() -> None:
     mine = ticket()
     wanted = acks([mine])
     take_all(wanted)
-    assert conclude(wanted, [None], committed=False) == []
+    conclude(wanted, [None], committed=False)
     assert (mine.taken, mine.tentative) == (False, True)  # a rollback must not lose it
 
 
@@ -184,7 +194,7 @@ def test_what_nobody_knows_of_can_be_tried_again() -> None:
     tickets = [ticket(n) for n in range(2)]
     wanted = acks(tickets)
     take_all(wanted)
-    give_up(wanted)
+    give_up(wanted, doubted=True)
     assert not any(item.taken for item in tickets)
     take_all(wanted)
 
@@ -194,3 +204,19 @@ def test_errors_say_which_job_and_what_to_do() -> None:
     assert isinstance(error, StaleLease)
     for word in ("job 100", "'emails'", "nack", "lock_timeout", "extend()"):
         assert word in str(error)
+
+
+# --- who has a ticket -----------------------------------------------------------------------------
+
+
+def test_a_place_in_a_lock_has_one_ticket_for_as_long_as_somebody_has_it() -> None:
+    tickets = Tickets()
+    first, second = Bearer(ticket()), Bearer(ticket())
+    assert tickets.get(77, 0) is None
+    assert tickets.know(first) is first
+    assert tickets.know(second) is first
+    assert tickets.get(77, 0) is first
+    del first
+    gc.collect()
+    assert tickets.get(77, 0) is None
+    assert tickets.know(second) is second

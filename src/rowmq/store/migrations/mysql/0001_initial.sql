@@ -37,7 +37,8 @@ CREATE TABLE IF NOT EXISTS {messages} (
 
 -- Consumer groups: where each one stands, who owns what, and what is in flight, as ranges.
 
--- Expired counts the messages that retention let go of before the group had acked them.
+-- Expired counts the messages that retention let go of before the group had acked them. Moved at is
+-- when a reader that keeps its own books said last how far it is.
 CREATE TABLE IF NOT EXISTS {groups} (
     id             bigint NOT NULL AUTO_INCREMENT PRIMARY KEY,
     topic          varbinary(200) NOT NULL,
@@ -46,12 +47,14 @@ CREATE TABLE IF NOT EXISTS {groups} (
     created_at     bigint NOT NULL,
     expired        bigint NOT NULL DEFAULT 0,
     read_by        smallint NOT NULL DEFAULT 0,
+    moved_at       bigint,
     UNIQUE (topic, consumer_group)
 ) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
 
 -- A group's place in a partition, and its lease, in one row: so one predicate fences every write.
 -- The newest delivered range, the tail, stands in this row too: a batch that is delivered and acked
--- whole writes no other. Version counts the writes; touched asks the owner to look again.
+-- whole writes no other. Version rises with each write, by two with
+-- those of others; touched asks the owner to look again.
 CREATE TABLE IF NOT EXISTS {offsets} (
     group_id         bigint NOT NULL,
     partition_id     bigint NOT NULL,
@@ -104,7 +107,10 @@ CREATE TABLE IF NOT EXISTS {dead_letters} (
     origin_id           varbinary(255) NOT NULL,
     error               mediumblob,
     PRIMARY KEY (partition_id, message_offset),
-    KEY dead_letters_by_origin (origin_topic, failed_at, partition_id, message_offset)
+    KEY dead_letters_by_origin (origin_topic, failed_at, partition_id, message_offset),
+    KEY dead_letters_by_group
+        (consumer_group, origin_topic, failed_at, partition_id, message_offset),
+    KEY dead_letters_by_id (origin_id, origin_topic)
 ) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
 
 -- Queues: a job's payload is written once; what changes hands is narrow. Numbers stand for names: a
@@ -229,10 +235,11 @@ CREATE TABLE IF NOT EXISTS {failed} (
     KEY failed_by_time (queue_id, finished_at, job_id)
 ) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
 
--- Why earlier attempts failed.
+-- Why earlier attempts failed, and when the next one was due.
 CREATE TABLE IF NOT EXISTS {job_errors} (
     job_id    bigint NOT NULL,
     failed_at bigint NOT NULL,
+    due_at    bigint,
     attempt   integer NOT NULL,
     error     mediumblob,
     PRIMARY KEY (job_id, failed_at, attempt)
@@ -350,4 +357,44 @@ CREATE TABLE IF NOT EXISTS {ledger} (
     version    bigint NOT NULL,
     updated_at bigint NOT NULL,
     PRIMARY KEY (writer, target)
+) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
+
+-- Tokens of the dashboard and the HTTP API: only a hash is kept of the secret. Those that have ended
+-- stay, so that the trail says whose they were. In use is the name until then, and nothing after.
+CREATE TABLE IF NOT EXISTS {tokens} (
+    id          bigint NOT NULL AUTO_INCREMENT PRIMARY KEY,
+    created_at  bigint NOT NULL,
+    expires_at  bigint,
+    used_at     bigint,
+    revoked_at  bigint,
+    secret_hash varbinary(64) NOT NULL,
+    name        varbinary(200) NOT NULL,
+    name_in_use varbinary(200),
+    roles       varbinary(100) NOT NULL,
+    topics      mediumblob NOT NULL,
+    queues      mediumblob NOT NULL,
+    UNIQUE (secret_hash),
+    UNIQUE (name_in_use)
+) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
+
+-- Sessions that were signed out of, until they would have ended by themselves.
+CREATE TABLE IF NOT EXISTS {ended_sessions} (
+    nonce   varbinary(64) NOT NULL PRIMARY KEY,
+    ends_at bigint NOT NULL,
+    KEY ended_sessions_by_end (ends_at)
+) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
+
+-- The audit trail. Endings: 0 begun, 1 done, 2 refused, 3 failed.
+CREATE TABLE IF NOT EXISTS {audit} (
+    id      bigint NOT NULL AUTO_INCREMENT PRIMARY KEY,
+    at      bigint NOT NULL,
+    ending  smallint NOT NULL,
+    who     varbinary(200) NOT NULL,
+    action  varbinary(100) NOT NULL,
+    target  mediumblob NOT NULL,
+    remote  varbinary(100) NOT NULL,
+    details mediumblob NOT NULL,
+    KEY audit_by_who (who, id),
+    KEY audit_by_action (action, id),
+    KEY audit_by_both (who, action, id)
 ) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;

@@ -39,7 +39,8 @@ CREATE TABLE {messages} (
 
 -- Consumer groups: where each one stands, who owns what, and what is in flight, as ranges.
 
--- Expired counts the messages that retention let go of before the group had acked them.
+-- Expired counts the messages that retention let go of before the group had acked them. Moved at is
+-- when a reader that keeps its own books said last how far it is.
 CREATE TABLE {groups} (
     id             integer PRIMARY KEY AUTOINCREMENT,
     topic          text NOT NULL,
@@ -48,12 +49,14 @@ CREATE TABLE {groups} (
     created_at     integer NOT NULL,
     expired        integer NOT NULL DEFAULT 0,
     read_by        integer NOT NULL DEFAULT 0,
+    moved_at       integer,
     UNIQUE (topic, consumer_group)
 );
 
 -- A group's place in a partition, and its lease, in one row: so one predicate fences every write.
 -- The newest delivered range, the tail, stands in this row too: a batch that is delivered and acked
--- whole writes no other. Version counts the writes; touched asks the owner to look again.
+-- whole writes no other. Version rises with each write, by two with
+-- those of others; touched asks the owner to look again.
 CREATE TABLE {offsets} (
     group_id         integer NOT NULL,
     partition_id     integer NOT NULL,
@@ -112,6 +115,11 @@ CREATE TABLE {dead_letters} (
 
 CREATE INDEX {prefix}dead_letters_by_origin
     ON {dead_letters} (origin_topic, failed_at, partition_id, message_offset);
+
+CREATE INDEX {prefix}dead_letters_by_group
+    ON {dead_letters} (consumer_group, origin_topic, failed_at, partition_id, message_offset);
+
+CREATE INDEX {prefix}dead_letters_by_id ON {dead_letters} (origin_id, origin_topic);
 
 -- Queues: a job's payload is written once; what changes hands is narrow. Numbers stand for names: a
 -- lane is what is claimed in one order, the jobs of one queue, one kind and one priority.
@@ -237,11 +245,12 @@ CREATE TABLE {failed} (
 
 CREATE INDEX {prefix}failed_by_time ON {failed} (queue_id, finished_at, job_id);
 
--- Why earlier attempts failed.
+-- Why earlier attempts failed, and when the next one was due.
 CREATE TABLE {job_errors} (
     job_id    integer NOT NULL,
     failed_at integer NOT NULL,
     attempt   integer NOT NULL,
+    due_at    integer,
     error     text,
     PRIMARY KEY (job_id, failed_at, attempt)
 ) WITHOUT ROWID;
@@ -365,3 +374,47 @@ CREATE TABLE {ledger} (
     updated_at integer NOT NULL,
     PRIMARY KEY (writer, target)
 ) WITHOUT ROWID;
+
+-- Tokens of the dashboard and the HTTP API: only a hash is kept of the secret. Those that have ended
+-- stay, so that the trail says whose they were. In use is the name until then, and nothing after.
+CREATE TABLE {tokens} (
+    id          integer PRIMARY KEY AUTOINCREMENT,
+    created_at  integer NOT NULL,
+    expires_at  integer,
+    used_at     integer,
+    revoked_at  integer,
+    secret_hash text NOT NULL,
+    name        text NOT NULL,
+    name_in_use text,
+    roles       text NOT NULL,
+    topics      text NOT NULL,
+    queues      text NOT NULL,
+    UNIQUE (secret_hash),
+    UNIQUE (name_in_use)
+);
+
+-- Sessions that were signed out of, until they would have ended by themselves.
+CREATE TABLE {ended_sessions} (
+    nonce   text PRIMARY KEY,
+    ends_at integer NOT NULL
+) WITHOUT ROWID;
+
+CREATE INDEX {prefix}ended_sessions_by_end ON {ended_sessions} (ends_at);
+
+-- The audit trail. Endings: 0 begun, 1 done, 2 refused, 3 failed.
+CREATE TABLE {audit} (
+    id      integer PRIMARY KEY AUTOINCREMENT,
+    at      integer NOT NULL,
+    ending  integer NOT NULL,
+    who     text NOT NULL,
+    action  text NOT NULL,
+    target  text NOT NULL,
+    remote  text NOT NULL,
+    details text NOT NULL
+);
+
+CREATE INDEX {prefix}audit_by_who ON {audit} (who, id);
+
+CREATE INDEX {prefix}audit_by_action ON {audit} (action, id);
+
+CREATE INDEX {prefix}audit_by_both ON {audit} (who, action, id);
