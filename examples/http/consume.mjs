@@ -78,6 +78,7 @@ export class Consumer {
         try {
           await handle(delivery);
         } catch (error) {
+          console.error(`${delivery.message.id}, attempt ${delivery.attempt}, failed:`, error);
           await this.settle("nack", delivery, { error: String(error) });
           continue;
         }

@@ -77,8 +77,8 @@ class Access(_Handle):
         return secret
 
     def tokens(self) -> list[TokenInfo]:
-        """All tokens, without their secrets; the newest first, at most a thousand. Those that were
-        revoked or have expired are among them.
+        """Tokens, without their secrets: at most a thousand, the newest first. Those that were
+        revoked or have expired come after all that may be used.
         """
         return self._run(self._operations.list_tokens)  # type: ignore[no-any-return]
 

@@ -130,13 +130,17 @@ class Browsing:
         matching: str | None = None,
         after: str | None = None,
         limit: int = 50,
+        whole: bool = True,
     ) -> LetterPage:
         """Look at a topic's dead letters page by page, newest first.
 
         Those of one `group`, of messages with an `id`, or `matching` the pattern of a kind, as
-        `letter_kinds` gives it. `after` takes the cursor of the page before.
+        `letter_kinds` gives it. `after` takes the cursor of the page before. With `whole=False`,
+        payloads of more than 4 KiB are a `Beginning`, as with `browse`.
         """
-        return self._run(letters_operation(self._store, topic, group, id, matching, after, limit))
+        return self._run(
+            letters_operation(self._store, topic, group, id, matching, after, limit, whole)
+        )
 
     def letter_kinds(self, topic: str, *, group: str | None = None) -> list[LetterKind]:
         """A topic's dead letters by what their errors have in common, the most frequent first.
@@ -250,9 +254,10 @@ class AsyncBrowsing:
         matching: str | None = None,
         after: str | None = None,
         limit: int = 50,
+        whole: bool = True,
     ) -> LetterPage:
         """Look at a topic's dead letters page by page: see `RowMQ.browse_letters`."""
-        letters = letters_operation(self._store, topic, group, id, matching, after, limit)
+        letters = letters_operation(self._store, topic, group, id, matching, after, limit, whole)
         return await self._run(letters)
 
     async def letter_kinds(self, topic: str, *, group: str | None = None) -> list[LetterKind]:
@@ -353,6 +358,7 @@ def letters_operation(  # noqa: PLR0917 - as they are given
     matching: str | None,
     after: str | None,
     limit: int,
+    whole: bool,
 ) -> Callable[[], Operation[LetterPage]]:
     """The checked arguments of `browse_letters`, bound to its operation."""
     if matching is not None and not isinstance(matching, str):
@@ -368,6 +374,7 @@ def letters_operation(  # noqa: PLR0917 - as they are given
         matching=matching,
         after=None if after is None else Cursor.read(after),
         limit=check_page(limit),
+        whole=check_flag("whole", whole),
     )
 
 

@@ -119,7 +119,10 @@ def decode(data: bytes, encoding: int, type: Any = None) -> Any:
         return _decoder(type).decode(data)
     except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
         wanted = _name_of(Encoding(encoding).name if type is None else type)
-        said = in_line(said_by(error))
+        if type not in (None, str) and encoding != Encoding.JSON and not _is_json(data):
+            said = _no_json(len(data), Encoding(encoding), wanted)
+        else:
+            said = in_line(said_by(error))
         raise PayloadMismatch(f"the payload does not parse as {wanted}: {said}") from error
 
 
@@ -176,6 +179,26 @@ _BINARY = (bytes, bytearray, memoryview)
 
 _BUILTIN = frozenset({dict, list, tuple, int, float, bool, type(None)})
 """What most payloads are, and no model is."""
+
+
+def _is_json(data: bytes) -> bool:
+    try:
+        msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return False
+    except RecursionError:
+        return True  # as far as anybody can tell
+    return True
+
+
+def _no_json(size: int, encoding: Encoding, wanted: str) -> str:
+    """What was published in place of JSON: not a word of it, since it may be a secret."""
+    many = f"{size:,} byte{'' if size == 1 else 's'}"
+    what, type = (f"{many} of text", "str") if encoding == Encoding.TEXT else (many, "bytes")
+    return (
+        f"it is {what}, and no JSON, which {wanted} is read from. Publish a value that JSON can "
+        f"hold, or read this as {type}"
+    )
 
 
 def _name_of(wanted: Any) -> str:

@@ -36,7 +36,8 @@ class Range(NamedTuple):
     """A run of offsets in one state, both ends included.
 
     `until` is when a delivered or waiting range may be delivered (again); `attempts` is how often
-    it was delivered; `error` is what its last attempt failed with.
+    it was delivered; `error` is what its last attempt failed with. `reopened` is when it was given
+    back after it had been done, 0 if it never was: its attempts are counted anew from then on.
     """
 
     first: int
@@ -45,6 +46,7 @@ class Range(NamedTuple):
     until: int = 0
     attempts: int = 0
     error: str | None = None
+    reopened: int = 0
 
     @property
     def size(self) -> int:
@@ -120,7 +122,8 @@ class Progress:
     def stored(self) -> Stored:
         """What the database is to hold."""
         tail = self.ranges[-1] if self.ranges else None
-        if tail is None or tail.state is not State.DELIVERED or tail.error is not None:
+        told = tail is not None and (tail.error is not None or tail.reopened)
+        if tail is None or tail.state is not State.DELIVERED or told:
             end = (self.delivered + 1, 0, 0)
             return Stored(self.acked, self.delivered, *end, tuple(self.ranges))
         kept = (tail.first, tail.until, tail.attempts)
@@ -207,18 +210,21 @@ class Progress:
         has been settled, or delivered again, and stays as it is.
         """
         for known in self._pieces(delivered.first, delivered.last):
-            if known.state is State.DELIVERED and known.attempts == delivered.attempts + 1:
+            same = known.reopened == delivered.reopened
+            if known.state is State.DELIVERED and same and known.attempts == delivered.attempts + 1:
                 back = known._replace(state=State.WAITING, until=0, attempts=delivered.attempts)
                 self.put(back)
 
-    def reopen(self, offset: int) -> None:
-        """An offset that was done is to be delivered again, as if for the first time."""
+    def reopen(self, offset: int, *, at: int = 0) -> None:
+        """An offset that was done is to be delivered again, as if for the first time; `at` is the
+        time, by which its deliveries are told from those before it.
+        """
         if offset <= self.acked:
             done = Range(offset, self.acked, State.ACKED)
             self.ranges.insert(0, done)
             self.acked = offset - 1
         if offset <= self.delivered:
-            self.put(Range(offset, offset, State.WAITING))
+            self.put(Range(offset, offset, State.WAITING, reopened=at))
 
     def skip_to(self, offset: int, *, since: int | None = None) -> int:
         """All before an offset is let go of; but what was delivered before another one, `since`,

@@ -30,6 +30,9 @@ NUMBER = re.compile(r"[0-9]+(?:\.[0-9]+)?")
 SIZES = {"": 1, "B": 1, "BYTES": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 SIZES |= {"K": 1024, "M": 1024**2, "G": 1024**3, "KIB": 1024, "MIB": 1024**2, "GIB": 1024**3}
 
+DURATION_CHARS_MAX = 100
+"""More than any duration needs; digits without a unit are looked at from each to the last."""
+
 DIGITS_MAX = 30
 """More than any number needs that is taken here; Python does not read thousands."""
 
@@ -41,7 +44,7 @@ def duration_of(value: str, *, forever: bool = False) -> timedelta:
         return timedelta.max
     if NUMBER.fullmatch(text):
         text += "s"  # as in Python, where durations are seconds
-    parts = PART.findall(text)
+    parts = PART.findall(text) if len(text) <= DURATION_CHARS_MAX else []
     if not parts or "".join(number + unit for number, unit in parts) != text:
         also = f", or {FOREVER}" if forever else ""
         raise InvalidOption(f"{quoted(value)} is no duration: write 30s, 5m, 2h, 7d or 1h30m{also}")

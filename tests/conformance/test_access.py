@@ -76,6 +76,9 @@ async def test_a_token_ends_by_time_or_when_it_is_revoked(access: Any, database:
     assert [(token.name, token.live) for token in tokens] == [
         ("here", True), ("gone", False), ("late", False)
     ]  # fmt: skip
+    await access.create_token("soon over")
+    assert await access.revoke_token("soon over")
+    assert [token.name for token in await access.tokens()] == ["here", "soon over", "gone", "late"]
     assert tokens[1].revoked_at is not None
     assert await access.token(tokens[1].id) == tokens[1]
     assert await access.token(10**9) is None

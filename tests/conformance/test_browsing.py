@@ -320,6 +320,25 @@ async def test_letters_page_by_page(mq: Any) -> None:
     assert len((await mq.browse_letters("t", after=pages[0].next)).letters) in {4, 5}
 
 
+async def test_a_page_of_letters_of_which_the_beginnings_are_read_has_room_for_all(
+    mq: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sorting, "PAGE_BYTES_MAX", 1_000)
+    payloads = ["ä" * 4_000, b"x" * 4_097, "x" * 4_096, {"a": 1}]
+    await mq.publish_many("t", [Message(payload=one, key="k", id=f"{n}", headers={"n": "1"})
+                                for n, one in enumerate(payloads)])  # fmt: skip
+    await give_up(mq, "g", ["x: 1"] * 4)
+    page = await mq.browse_letters("t", whole=False)
+    assert [letter.message.payload for letter in reversed(page.letters)] == [
+        Beginning("ä" * 2_048), Beginning(b"x" * 4_096), "x" * 4_096, {"a": 1}
+    ]  # fmt: skip
+    (last,) = (await mq.browse_letters("t", id="0")).letters
+    cut = msgspec.structs.replace(last.message, payload=Beginning("ä" * 2_048))
+    assert page.letters[-1] == msgspec.structs.replace(last, message=cut)
+    (kind,) = await mq.letter_kinds("t")
+    assert (await mq.browse_letters("t", matching=kind.pattern, whole=False)) == page
+
+
 async def test_letters_are_sorted_by_what_their_errors_have_in_common(mq: Any) -> None:
     await mq.publish_many("t", numbered(4))
     for group in ("g", "other"):

@@ -189,6 +189,48 @@ async def test_what_does_not_parse_is_given_up_at_once(mq: Any) -> None:
     assert "number" in error
 
 
+async def test_what_does_not_parse_is_told_once_with_what_became_of_it(
+    mq: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    await mq.publish("t", "secret", key="k")
+    async with mq.subscribe("t", group="g", type=Order, **QUICK) as sub:
+        assert await eventually(lambda: polled_and_buried(mq, sub, 1))
+    ((_, _, error),) = await letters(mq)
+    assert error.startswith("PayloadMismatch: the payload does not parse as Order: it is 6 bytes")
+    (said,) = [r.getMessage() for r in caplog.records if "PayloadMismatch" in r.getMessage()]
+    where = "group 'g' of topic 't': the message of key 'k', offset 1 went to the dead letters: "
+    assert said == where + error
+    assert "secret" not in said
+
+
+async def test_what_does_not_parse_and_cannot_be_given_up_comes_again(
+    mq: Any, database: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    await mq.publish("t", "no order", key="k")
+    options = QUICK | {"visibility": 0.03, "max_attempts": 1_000}
+    async with mq.subscribe("t", group="g", type=Order, **options) as sub:
+        database.execute("ALTER TABLE rowmq_dead_letters RENAME TO rowmq_away")
+        try:
+            assert await sub.poll(timeout=0.5) == []
+        finally:
+            database.execute("ALTER TABLE rowmq_away RENAME TO rowmq_dead_letters")
+        assert "what does not parse could not be given up: " in caplog.text
+        assert "the message of key 'k', offset 1 comes again: PayloadMismatch" in caplog.text
+        assert "went to the dead letters" not in caplog.text
+        assert await eventually(lambda: polled_and_buried(mq, sub, 1))
+
+
+async def test_a_letter_that_does_not_parse_is_told_to_come_again(
+    mq: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nobody has said how often, as for messages: else letters would be lost to a wrong type."""
+    await mq.publish("t", "no order", key="k")
+    await bury(mq, "g", 1)
+    async with mq.subscribe("t_dlq", group="g", type=Order, **QUICK) as sub:
+        await sub.poll(timeout=0.5)
+    assert "topic 't_dlq': the message of key 'k', offset 1 comes again: " in caplog.text
+
+
 # --- what was never settled ---------------------------------------------------------------------
 
 

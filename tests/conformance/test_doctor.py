@@ -290,6 +290,23 @@ async def test_dead_letters_are_counted_with_their_errors(mq: Any, database: Dat
     assert sick(await examined(mq, "failures")) == []
 
 
+async def test_errors_that_differ_in_numbers_and_names_are_of_one_kind(mq: Any) -> None:
+    await publish(mq, 4)
+    told = [f"no address for customer 'c-{n} \u2603'" + " so far" * 100 for n in range(3)]
+    async with subscribe(mq) as sub:
+        for delivery, error in zip(await take(sub, 4), [*told, "too late"], strict=True):
+            await delivery.reject(error=error)
+    jobs = mq.queue("q")
+    await jobs.put_many([1, 2, 3, 4])
+    for job, error in zip(await jobs.try_poll_many(4), [*told, "too late"], strict=True):
+        await job.reject(error=error)
+    kinds = {kind.pattern: kind.count for kind in await mq.letter_kinds("t")}
+    assert sorted(kinds.values()) == [1, 3]
+    for found in sick(await examined(mq, "failures")):
+        assert found.details["errors"] == kinds
+        assert "most often: \"no address for customer '…' so far" in found.summary
+
+
 async def test_a_lease_that_nobody_took_over_is_found(mq: Any, database: Database) -> None:
     await publish(mq, 1)
     async with subscribe(mq) as sub:

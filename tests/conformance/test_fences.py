@@ -413,3 +413,37 @@ async def test_of_two_who_settle_one_delivery_differently_one_is_told_that_it_ha
             await getattr(delivery, own)()
     assert len(await mq.dead_letters("t")) == (far == "reject")
     assert await acked(mq) == 1
+
+
+@pytest.mark.parametrize("late", ["ack", "nack", "reject", "extend"])
+async def test_what_was_given_back_is_not_settled_by_whoever_had_it_before(
+    mq: Any, connect: Connect, database: Database, late: str
+) -> None:
+    """The attempts at a message that was redriven are counted anew, under the same lease."""
+    other = await connect(database.url)
+    store = plain(other)._store
+    await publish(mq, 1)
+
+    async def settle(claim: Any, how: str) -> Any:
+        seconds = 60.0 if how == "extend" else None
+        wanted = wanted_of([claim], how, seconds=seconds)
+        (outcome,) = await other._run(partial(settle_claims, store, "t", "g", wanted))
+        return outcome
+
+    async with subscribe(mq) as sub:
+        (first,) = await take(sub, 1)
+        before = claim_of(plain(first))
+        assert await settle(before, "reject") is None
+        assert await mq.redrive("t", group="g") == 1
+        (second,) = await take(sub, 1)
+        assert second.attempt == first.attempt == 1
+        assert isinstance(await settle(before, late), errors.StaleLease)
+        now = claim_of(plain(second))
+        assert await settle(now, "nack") is None
+        assert isinstance(await settle(now, "nack"), errors.AlreadySettled)
+        assert isinstance(await settle(before, late), errors.StaleLease)
+        (third,) = await take(sub, 1)
+        assert third.attempt == 2
+        await third.ack()
+    assert await mq.dead_letters("t") == []
+    assert await acked(mq) == 1

@@ -37,6 +37,13 @@ def make_old(database: Database, *, up_to: int, topic: str = "t") -> None:
     )
 
 
+def make_reopened_old(database: Database) -> None:
+    """Have all that was given back to groups be given back long ago."""
+    database.execute(
+        f"UPDATE rowmq_delivery_state SET reopened = {BEGINNING} WHERE reopened > {BEGINNING}"
+    )
+
+
 async def kept(mq: Any, topic: str = "t", **options: Any) -> list[Any]:
     return [m.payload for m in await mq.read(topic, limit=10_000, **options)]
 
@@ -528,6 +535,44 @@ async def test_everybody_at_once(connect: Connect, database: Database) -> None:
 # --- retention ----------------------------------------------------------------------------------
 
 
+@async_only
+@pytest.mark.parametrize("collected", [False, True], ids=["in the log", "below the log"])
+async def test_what_was_given_back_is_as_old_as_that(
+    mq: Any, database: Database, collected: bool
+) -> None:
+    """Whoever redrives an old message wants it to be handled, and not to be let go of again."""
+    await publish(mq, 5)
+    await mq.create_group("t", "slow")
+    await bury(mq, "g", 3)
+    make_old(database, up_to=4)
+    if collected:
+        await mq.configure_topic("t", retention=HOUR)
+        assert await mq.gc("t") == 4
+    assert await mq.redrive("t", group="g", limit=2) == 2
+    await mq.configure_topic("t", retention=HOUR)
+    await mq.gc("t")
+    assert await mq.gc("t") == 0
+    expired = {group.name: group.expired for group in await mq.groups("t")}
+    assert expired == {"g": 1, "slow": 4}  # the fourth, which it never had
+    assert await consume(mq, "t", "g", 3) == [1, 2, 5]
+    assert await consume(mq, "t", "slow", 1) == [5]
+    assert await mq.gc("t") == 3
+    assert rows(database, "messages") == [1]  # the copy of the letter that is left
+
+
+@async_only
+async def test_what_was_given_back_long_ago_is_let_go_of(mq: Any, database: Database) -> None:
+    await publish(mq, 3)
+    await bury(mq, "g", 3)
+    assert await mq.redrive("t", group="g") == 3
+    await mq.configure_topic("t", retention=HOUR)
+    make_old(database, up_to=3)
+    assert await mq.gc("t") == 0
+    make_reopened_old(database)
+    assert await mq.gc("t") == 3
+    assert {group.expired for group in await mq.groups("t")} == {3}
+
+
 async def test_an_abandoned_group_is_let_go_of_and_that_is_told(
     mq: Any, database: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -676,6 +721,8 @@ async def test_what_was_given_back_expires_as_well(
     assert await mq.gc("t") == 1
     assert await mq.redrive("t", group="g") == 1
     await mq.configure_topic("t", retention=HOUR)
+    assert await mq.gc("t") == 0
+    make_reopened_old(database)
     assert await mq.gc("t") == 1
     assert rows(database, "messages") == [0]
     assert [group.expired for group in await mq.groups("t")] == [1]

@@ -518,6 +518,7 @@ def look_around(mq: rowmq.RowMQ) -> None:
     mq.browse("big", key="huge", limit=500)
     assert len(mq.browse("big", id="x77777").messages) == 1
     letters = mq.browse_letters("given up")
+    mq.browse_letters("given up", whole=False)
     mq.browse_letters("given up", after=letters.next)
     assert len(mq.browse_letters("given up", group="rare").letters) == 5
     assert len(mq.browse_letters("given up", matching="seldom").letters) == 6

@@ -14,6 +14,7 @@ from tests.conformance.test_queue_claim import contents, counted, expire, past
 from tests.conftest import Connect
 from tests.databases import Database
 from tests.flavours import plain
+from tests.plans import reads_of
 
 
 async def receipt(queue: Any, job: Any) -> str:
@@ -246,7 +247,7 @@ async def test_a_job_that_was_retried_is_settled_once_by_its_new_receipt(
 async def test_many_receipts_that_are_repeated_are_looked_up_together(
     mq: Any, connect: Connect, database: Database
 ) -> None:
-    given = await receipts(mq.queue("q"), range(30))
+    given = await receipts(mq.queue("q"), range(30), at=past(1))
     ways = ("ack", "nack", "reject")
     for place, how in enumerate(ways):
         assert await mq.queue("q").settle(given[place::3], how) == [None] * 10
@@ -266,6 +267,31 @@ async def test_many_receipts_that_are_repeated_are_looked_up_together(
         "JOIN rowmq_jobs j ON j.id = c.job_id"
     )
     assert due_at < completed <= claimed_at
+
+
+async def test_no_receipt_has_more_of_the_archive_read_than_a_day(
+    mq: Any, connect: Connect, database: Database
+) -> None:
+    other = await connect(database.url)
+    elsewhere = other.queue("q")
+    queue = mq.queue("q")
+    count = 4_000
+    await queue.put_many(range(count))
+    while jobs := await queue.try_poll_many(500):
+        await queue.ack(jobs)
+    (text,) = await receipts(queue, ["x"], at=past(9 * 86_400))
+    assert await elsewhere.settle([text]) == [None]
+    forged = text.rpartition("-")[0] + "-0"
+    assert kinds(await elsewhere.settle([forged])) == [SETTLED], "it was just now"
+    database.execute("UPDATE rowmq_completed SET finished_at = finished_at - 172800000000")
+    database.analyze()
+    seen: list[Statement] = []
+    plain(other)._driver.observers[:] = [seen.append]
+    assert kinds(await elsewhere.settle([text])) == [STALE]
+    assert kinds(await elsewhere.settle([forged])) == [STALE]
+    found = [one for one in seen if one.name == "receipts.completed"]
+    assert len(found) == 2
+    assert max(reads_of(database, found).values()) <= count / 8
 
 
 async def test_a_strategy_that_fails_keeps_nobody_from_settling(mq: Any) -> None:

@@ -15,7 +15,7 @@ from rowmq.store.statement import Statement
 from tests.choices import async_only, on_servers
 from tests.commits import lost_answers
 from tests.conformance.test_dead_letters import NOW, bury, letters, numbered
-from tests.conformance.test_gc import HOUR, make_old
+from tests.conformance.test_gc import HOUR, make_old, make_reopened_old
 from tests.conformance.test_groups import QUICK, consume, lag_of, rows
 from tests.conftest import Connect
 from tests.consuming import payloads, take
@@ -328,9 +328,30 @@ async def test_it_is_let_go_of_when_it_is_too_old_itself(mq: Any, database: Data
     await bury(mq, "g", 1)
     assert await edit(mq) is True
     make_old(database, up_to=1)
+    make_reopened_old(database)
     assert await mq.gc("t") == 2
     assert {group.name: group.expired for group in await mq.groups("t")} == {"g": 1}
     assert {row.lag for row in await mq.lag("t", "g")} == {0}
+
+
+@async_only
+async def test_no_offset_is_given_twice_whatever_the_clock_says(mq: Any) -> None:
+    """Letters name offsets, also when the log has let go of what stood there."""
+    offsets: list[int] = []
+    await mq.publish("t", 1, key="k", id="id1")
+    await bury(mq, "g", 1)
+    for _ in range(3):
+        assert await edit(mq) is True
+        async with mq.subscribe("t", group="g", **QUICK) as sub:
+            (delivery,) = await take(sub, 1)
+            offsets.append(delivery.message.offset)
+            await delivery.reject(error="again")
+        await mq.gc("t")
+        assert await mq.purge_dead_letters("t") == 1
+        await mq.publish("t", 1, key="k", id="id1")
+        await bury(mq, "g", 1)
+    first = offsets[0]
+    assert offsets == [first, first + 1, first + 2]
 
 
 @async_only

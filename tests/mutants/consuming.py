@@ -271,13 +271,26 @@ LEASES = (
         (
             Edit(
                 "subscriber/holding.py",
-                "        and known.attempts == token.attempt\n"
+                "        and (known.attempts, known.reopened) == (token.attempt, token.reopened)\n"
                 "        and token.holding.tokens.get(token.offset, None if token.released else "
                 "token) is token\n",
                 "",
             ),
         ),
         ("test_settle.py::test_a_settle_after_a_newer_delivery_is_refused_and_changes_nothing",),
+    ),
+    Mutant(
+        "what was given back is another delivery than that before it",
+        GROUPS,
+        ALL,
+        (
+            Edit(
+                "subscriber/holding.py",
+                "        and (known.attempts, known.reopened) == (token.attempt, token.reopened)\n",
+                "        and known.attempts == token.attempt\n",
+            ),
+        ),
+        ("test_fences.py::test_what_was_given_back_is_not_settled_by_whoever_had_it_before",),
     ),
     Mutant(
         "in strict order, a message waits until the one before is settled",
@@ -295,6 +308,19 @@ LEASES = (
 )
 
 COLLECTING = (
+    Mutant(
+        "retention leaves what was given back since then",
+        GROUPS,
+        ALL,
+        (
+            Edit(
+                "store/retention.py",
+                "for part in around(span, wanted)]",
+                "for part in around(span, ())]",
+            ),
+        ),
+        ("test_gc.py::test_what_was_given_back_is_as_old_as_that",),
+    ),
     Mutant(
         "what is collected was acked by the group that is furthest behind",
         GROUPS,

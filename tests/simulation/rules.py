@@ -468,10 +468,12 @@ def effects_without_acks(
 ) -> Iterator[str]:
     """Effects that are not as many as acks; `again` are the groups that were set back."""
     sure, possible = sure_and_possible_acks(history)
+    # What was published again after it was collected is another message, with effects of its own.
+    copies = Counter(message.mark for message in messages_of(history))
     for effect, times in effects.items():
         if not possible[effect]:
             yield f"{effect.mark} took effect for {effect.of}, which never acked it"
-        elif times > (possible[effect] if effect.of in again else 1):
+        elif times > (possible[effect] if effect.of in again else max(1, copies[effect.mark])):
             yield f"{effect.mark} took effect {times} times for {effect.of}"
     for (owner, mark), times in sure.items():
         if owner in history.transactional and effects[Effect(owner, mark)] < times:

@@ -552,6 +552,23 @@ GOOD_TOO: list[Break] = [
         ),
         happened(pruned(70)),
     ),
+    # A publish does not hear that it was done, stands still until the message is collected, and
+    # publishes it again: there is nothing any more by which to know that.
+    all_of(
+        changed(4, ended=99, offset=3),
+        happened(
+            given(ONE, 3, 60, mark="m2", epoch=2),
+            ack_of(ONE, 3, 62),
+            given(TWO, 3, 64, mark="m2", actor="c"),
+            ack_of(TWO, 3, 66, actor="c", epoch=1),
+        ),
+        left(
+            messages=(Stored(P, 3, "m2"),),
+            begins={P: 3},
+            progress=(Progress(ONE, 0, 3), Progress(TWO, 0, 3)),
+            effects=(IN_TWO, IN_TWO_AFTER, IN_TWO_AFTER, IN_MAIL),
+        ),
+    ),
     # One group rejects a message, and is given it back.
     all_of(
         changed(16, kind="reject"),

@@ -324,6 +324,29 @@ def test_what_does_not_parse_is_told_in_a_line(type: Any, payload: str) -> None:
     assert len(said) < SAID_CHARS_MAX + 200
 
 
+@pytest.mark.parametrize(
+    ("payload", "type", "said"),
+    [
+        ("secret", Order, "it is 6 bytes of text, and no JSON, which Order is read from.*as str$"),
+        (b"\0secret", Order, "it is 7 bytes, and no JSON, which Order is read from.*as bytes$"),
+        (b"", dict, "it is 0 bytes, and no JSON, which dict is read from"),
+        ("{", int, "it is 1 byte of text, and no JSON"),
+        (b'"\xff"', str | int, "it is 3 bytes, and no JSON"),
+    ],
+)
+def test_what_is_no_json_is_told_what_it_is_and_not_what_it_says(
+    payload: str | bytes, type: Any, said: str
+) -> None:
+    with pytest.raises(PayloadMismatch, match=said) as caught:
+        decode(*encode(payload), type)
+    assert "secret" not in str(caught.value)
+
+
+def test_text_that_is_json_is_told_what_is_wrong_with_it() -> None:
+    with pytest.raises(PayloadMismatch, match=r"does not parse as int: Expected `int`, got `str`"):
+        decode(b'"7"', Encoding.TEXT, int)
+
+
 @pytest.mark.parametrize("type", [None, bytes, str, dict, Order])
 def test_an_unknown_encoding_is_never_guessed_at(type: Any) -> None:
     with pytest.raises(PayloadMismatch, match="a newer RowMQ wrote it"):

@@ -15,7 +15,7 @@ from rowmq.web import Settings, Site
 from rowmq.web.routing import quote
 from tests.web.visiting import Visitor, visiting
 
-__all__ = ["Operator", "operating", "text_of"]
+__all__ = ["Operator", "form_of", "operating", "text_of"]
 
 TAG = re.compile(r"<[^>]*>")
 FORM = re.compile(r"<form\b([^>]*)>(.*?)</form>", re.DOTALL)

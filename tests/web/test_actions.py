@@ -40,16 +40,19 @@ def test_all_jobs_that_were_found_are_rescheduled_and_dropped(
     page.get_by_label("Header").fill("tenant=a")
     page.get_by_role("button", name="Find").click()
     expect(page.locator("main tbody tr")).to_have_count(50)
+    page.get_by_label("All that were found, up to 1,000").check()
+    expect(page.locator("[data-selected]")).to_have_text("all")
     page.locator("summary", has_text="Reschedule").click()
     page.get_by_label("In", exact=True).locator("visible=true").fill("2h")
-    page.get_by_role("button", name="All that were found").locator("visible=true").click()
+    page.get_by_role("button", name="Reschedule the chosen jobs").click()
     expect(page.get_by_text("Rescheduled 60 jobs.")).to_be_visible()
     later = datetime.now(UTC) + timedelta(hours=1)
     due = {job.id: job.due_at > later for job in queue.live(limit=100)}
     assert sum(due.values()) == 60
     assert not due[other.id]
     expect(page.get_by_label("Header")).to_have_value("tenant=a")
-    choose(page, "Drop", "All that were found")
+    page.get_by_label("All that were found, up to 1,000").check()
+    choose(page, "Drop", "Drop the chosen jobs")
     expect(page.get_by_text("Dropped 60 jobs.")).to_be_visible()
     assert [job.id for job in queue.live()] == [other.id]
 

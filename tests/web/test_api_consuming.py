@@ -188,17 +188,68 @@ async def test_what_a_client_did_not_settle_in_time_comes_again(api: Api) -> Non
     assert told["settled"] == 1, "late, but nobody else has it"
 
 
+@everywhere
+async def test_what_was_extended_at_another_server_stays_the_clients(
+    api: Api, other: Api, monkeypatch: Any
+) -> None:
+    """The server that has the consumer is not told of it, and must not take it for idle."""
+    monkeypatch.setattr(consumers, "SWEEP_SECONDS", 0.01)
+    await api.publish("orders", 1, 2, key="ann")
+    deliveries = await api.poll("orders", visibility_seconds=1)
+    consumer = consumer_of(api)
+    await other.settle("extend", "orders", deliveries[1], seconds=60)
+    consumer.used_at -= 1_000
+    await asyncio.sleep(1.1)
+    assert len(api.site.consumers) == 1
+    assert await other.settle("ack", "orders", *deliveries) == {"settled": 2, "before": []}
+    consumer._awaited_until = 0.0
+    await eventually(lambda: not len(api.site.consumers))
+
+
+async def test_what_somebody_else_was_given_as_well_is_not_given_back(api: Api) -> None:
+    """Of two who ask for the same, one goes away, be it the first: the other has its receipts."""
+    await api.publish("orders", 1, key="ann")
+    for id in ("the first goes", "the second goes"):
+        (delivery,) = await api.poll("orders", id=id, timeout_seconds=SECONDS_MAX)
+        consumer = consumer_of(api)
+        handed = list(consumer.open.values())
+        assert await consumer.poll(1, id, 0.0) == handed
+        await consumer.forsake(handed)
+        assert await api.poll("orders", max=1) == []
+        await api.settle("nack", "orders", delivery, delay_seconds=0)
+
+
+@everywhere
+async def test_receipts_are_of_use_to_their_database_only(api: Api, database: Database) -> None:
+    """The ids of rows are the same in many, and servers of several sites may have one secret."""
+    subject = database.create()
+    try:
+        with rowmq.connect(subject.url, auto_migrate=False) as mq:
+            mq.migrate()
+        async with calling(subject.url) as elsewhere:
+            receipts = []
+            for server in (api, elsewhere):
+                await server.publish("orders", 1, key="ann")
+                receipts += [one["receipt"] for one in await server.poll("orders")]
+            ack = "/topics/orders/groups/billing/ack"
+            await elsewhere.refused(409, ack, receipts=receipts[:1])
+            assert await elsewhere.lag("orders") == 1
+            told = await elsewhere.post(ack, receipts=receipts[1:])
+            assert told == {"settled": 1, "before": []}
+    finally:
+        subject.drop()
+
+
 async def test_a_client_that_never_comes_back_loses_its_partitions_and_its_attempt(
     api: Api, monkeypatch: Any
 ) -> None:
     monkeypatch.setattr(consumers, "SWEEP_SECONDS", 0.01)
     await api.publish("orders", "poison", key="ann")
-    await api.poll("orders")
+    await api.poll("orders", visibility_seconds=1)
     consumer = consumer_of(api)
     consumer.used_at -= 1_000
     await asyncio.sleep(0.05)
     assert len(api.site.consumers) == 1, "what it has is its own until the visibility has passed"
-    consumer.open = {claim: one._replace(until=0.0) for claim, one in consumer.open.items()}
     await eventually(lambda: not len(api.site.consumers))
     (again,) = await api.poll("orders", consumer="another", timeout_seconds=SECONDS_MAX)
     assert again["attempt"] == 2, "or a message that kills its client would do so for ever"

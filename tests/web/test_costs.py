@@ -11,6 +11,8 @@ from tests.web.scenes import give_up
 
 LARGE = 200_000
 
+LISTS = (("topics", "t", "messages"), ("topics", "t", "letters"), ("queues", "q"), ("jobs",))
+
 
 async def test_lists_read_the_beginnings_of_payloads(
     database: Database, broker: rowmq.RowMQ
@@ -22,17 +24,18 @@ async def test_lists_read_the_beginnings_of_payloads(
     broker.queue("failing").put_many([kept, hidden])
     for job in broker.queue("failing").try_poll_many(2):
         job.reject(error="boom")
+    give_up(broker, "t", "g", ["boom"] * 2)
     async with operating(database.url) as operator:
         mq = await operator.site.connect()
-        for path in (("topics", "t", "messages"), ("queues", "q"), ("jobs",)):
+        for path in LISTS:
             with statements(mq) as sent:
                 page = await operator.read(*path)
             assert '{"begins":1' in text_of(page).replace(" ", "")
             assert "•••" in page
             assert "hunter2" not in page
             names = {statement.name for statement in sent}
-            assert names & {"topics.beginnings", "archive.begin"}, path
-            assert not names & {"topics.read", "archive.fetch"}, path
+            assert names & {"topics.beginnings", "archive.begin", "sorting.beginnings"}, path
+            assert not names & {"topics.read", "archive.fetch", "sorting.read"}, path
 
 
 async def test_pages_that_renew_themselves_leave_counting_to_the_sampler(
@@ -65,18 +68,18 @@ async def test_kinds_are_found_once_for_all_renewals(
     kinds = Kinds(clock=lambda: now)
     async with await rowmq.connect_async(database.url) as mq:
 
-        async def counts(*, renewal: bool, group: str | None = None) -> list[Any]:
-            found = await kinds.look(mq, "t", group, renewal=renewal)
+        async def counts(*, lately: bool, group: str | None = None) -> list[Any]:
+            found = await kinds.look(mq, "t", group, lately=lately)
             return [kind.count for kind in found]
 
-        assert await counts(renewal=True) == [1]
+        assert await counts(lately=True) == [1]
         give_up(broker, "t", "g", ["ValueError: 2"])
         now = KEPT_SECONDS - 1
-        assert await counts(renewal=True) == [1], "as it was lately"
-        assert await counts(renewal=True, group="g") == [2], "of a group by itself"
-        assert await counts(renewal=False) == [2], "who opens a page sees it as it is"
-        assert await counts(renewal=True) == [2]
+        assert await counts(lately=True) == [1], "as it was lately"
+        assert await counts(lately=True, group="g") == [2], "of a group by itself"
+        assert await counts(lately=False) == [2], "who opens a page sees it as it is"
+        assert await counts(lately=True) == [2]
         now += KEPT_SECONDS + 1
         give_up(broker, "t", "g", ["ValueError: 3"])
-        assert await counts(renewal=True) == [3]
+        assert await counts(lately=True) == [3]
         assert len(kinds._found) == 1, "what nobody looks at is forgotten"

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -163,4 +164,35 @@ def test_tokens_are_made_listed_and_revoked(url: str) -> None:
     assert secret not in json.dumps(done)
     assert [e["id"] for e in json_of(url, "audit", "ls", "--action", "token.revoke")] == [3]
     assert json_of(url, "audit", "prune", "--older-than", "1d", "--yes") == {"pruned": 0}
-    assert json_of(url, "audit", "prune", "--older-than", "0", "--yes") == {"pruned": 3}
+    assert json_of(url, "audit", "prune", "--older-than", "0", "--yes") == {"pruned": 4}
+    (entry,) = json_of(url, "audit")
+    assert entry["who"].startswith("(command line)")
+    assert (entry["action"], entry["details"]) == (
+        "audit.prune", {"older_than_seconds": 0.0, "pruned": 4}
+    )  # fmt: skip
+
+
+def test_a_token_that_cannot_be_written_down_is_not_made(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cannot(*_: Any, **__: Any) -> None:
+        raise rowmq.errors.RowMQError("the trail is full")
+
+    answer(url, "tokens", "create", "ann")
+    monkeypatch.setattr(rowmq.access.Access, "record", cannot)
+    assert "the trail is full" in invoke(url, "tokens", "create", "shop").stderr
+    assert "the trail is full" in invoke(url, "tokens", "revoke", "ann", "--yes").stderr
+    assert [(t["token"], t["live"]) for t in json_of(url, "tokens")] == [("ann", True)]
+
+
+def test_a_live_token_is_seen_and_revoked_however_many_have_ended_since(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rowmq.store.access.TOKENS_MAX", 2)
+    for name in ("ann", "b", "c", "d"):
+        answer(url, "tokens", "create", name)
+    for name in ("c", "d"):
+        answer(url, "tokens", "revoke", name, "--yes")
+    assert [token["token"] for token in json_of(url, "tokens")] == ["b", "ann"]
+    answer(url, "tokens", "create", "e")
+    assert answer(url, "tokens", "revoke", "ann", "--yes") == "revoked ann\n"

@@ -11,6 +11,8 @@ from deltalake import write_deltalake
 
 from rowmq.web import lake
 from rowmq.web.lake import KEPT_SECONDS, Lake, Lakes, look_at
+from tests.databases import Database
+from tests.web.operating import operating
 
 
 def make_table(folder: Path, name: str, rows: int) -> None:
@@ -30,6 +32,29 @@ def test_a_lake_tells_its_tables_sizes_and_commits(tmp_path: Path) -> None:
     assert found.bytes == stored
     assert found.committed_at is not None
     assert abs(found.committed_at - datetime.now(UTC)) < timedelta(minutes=5)
+
+
+@pytest.mark.parametrize(
+    ("place", "shown"),
+    [
+        ("/srv/lake?x@y", "/srv/lake?x@y"),
+        ("s3://bucket/a@b/lake", "s3://bucket/a@b/lake"),
+        ("s3://KEY:SECRET@bucket/lake", "s3://bucket/lake"),
+        ("https://TOKEN@host:8080/lake?sig=SECRET#x", "https://host:8080/lake"),
+        ("az://account/lake?sv=1&sig=SECRET", "az://account/lake"),
+        ("abfss://box@account.example/lake?sig=SECRET", "abfss://box@account.example/lake"),
+        ("abfss://box:SECRET@account.example", "abfss://account.example"),
+    ],
+)
+def test_an_address_is_shown_without_what_lets_others_in(place: str, shown: str) -> None:
+    assert Lake(place).address == shown
+
+
+async def test_the_page_shows_no_signature(database: Database) -> None:
+    async with operating(database.url, lake="file:///nowhere?sig=SECRET") as operator:
+        shown = await operator.read("spark")
+    assert "file:///nowhere" in shown
+    assert "SECRET" not in shown
 
 
 def test_a_lake_that_is_not_there_has_no_tables(tmp_path: Path) -> None:

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 import rowmq
+from rowmq import errors
 from rowmq.web import clearing
 from rowmq.web.pages import letters as letter_pages
 from tests.databases import NAMES, Database
 from tests.web.calling import Api, calling
-from tests.web.operating import Operator, operating
+from tests.web.operating import Operator, form_of, operating
 
 everywhere = pytest.mark.parametrize("database", NAMES, indirect=True)
 
@@ -211,6 +212,36 @@ async def test_of_a_kind_too_it_is_said_how_many_are_left(
         answer = await operator.press(page, *LETTERS, "purge")
         assert said in answer.text
     assert broker.dead_letters("t") == []
+
+
+@pytest.mark.parametrize("chosen", [{"all": "yes"}, {"matching": "order <n> is bad"}])
+@pytest.mark.parametrize("action", ["redrive", "purge"])
+async def test_what_was_done_is_told_also_if_nobody_can_see_what_is_left(
+    broker: rowmq.RowMQ,
+    operator: Operator,
+    monkeypatch: pytest.MonkeyPatch,
+    chosen: dict[str, str],
+    action: str,
+) -> None:
+    monkeypatch.setattr(clearing, "AT_ONCE_MAX", 4)
+    monkeypatch.setattr(letter_pages, "KIND_AT_ONCE_MAX", 4)
+    reject(broker, 6)
+    page = await operator.read(*LETTERS, action, **chosen)
+
+    async def fails(*_: Any, **__: Any) -> None:
+        raise errors.RowMQError("the database went away")
+
+    mq = await operator.site.connect()
+    with monkeypatch.context() as gone:
+        for name in ("preview_redrive", "preview_purge", "letter_kinds"):
+            gone.setattr(mq, name, fails)
+        form = form_of(page, operator.path(*LETTERS, action))
+        answer = await operator.client.post(operator.path(*LETTERS, action), data=form)
+    assert answer.status_code == 303
+    shown = await operator.client.get(answer.headers["location"])
+    assert "4 letters. There may be more" in shown.text
+    (entry,) = broker.access.audit()
+    assert (entry.ending, entry.details["count"]) == (rowmq.Ending.DONE, 4)
 
 
 async def test_letters_of_a_group_that_was_dropped_can_be_purged(

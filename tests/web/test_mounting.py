@@ -3,6 +3,7 @@
 import importlib
 import importlib.util
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -121,6 +122,47 @@ async def test_a_site_is_given_a_client_or_what_makes_one(database: Database) ->
         site = dashboard(lambda: sync)  # type: ignore[arg-type, return-value]
         with pytest.raises(ConfigurationError, match="not a RowMQ"):
             await site.connect()
+
+
+def files_in(folder: Path) -> list[str]:
+    return [file.name for file in folder.iterdir()]
+
+
+@pytest.mark.parametrize("settings", [{}, {"read_only": True}])
+async def test_a_file_that_is_not_there_is_not_made_and_the_log_says_what_to_do(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, settings: dict[str, Any]
+) -> None:
+    path = tmp_path / "nope.db"
+    site = dashboard(f"sqlite:///{path}", **settings)
+    async with visiting(in_fastapi("/queues", site)) as visitor:
+        for asked_for in ("/queues/", "/queues/api/v1/topics", "/queues/nowhere"):
+            answer = await visitor.get(asked_for)
+            assert answer.status_code == (404 if "nowhere" in asked_for else 503)
+            assert "nope.db" not in answer.text  # which is nobody's business
+            assert "rowmq migrate" in answer.text or answer.status_code == 404
+        assert f"there is no file '{path}'" in caplog.text
+        assert "rowmq migrate makes it" in caplog.text
+        assert files_in(tmp_path) == []
+        with rowmq.connect(f"sqlite:///{path}") as mq:
+            mq.publish("orders", 1)
+        assert (await visitor.get("/queues/")).status_code == 200
+    await site.close()
+
+
+async def test_a_lifespan_begins_with_no_file_that_is_not_there(tmp_path: Path) -> None:
+    told: list[Any] = []
+
+    async def receive() -> Any:
+        return {"type": "lifespan.startup"}
+
+    async def send(message: Any) -> None:
+        told.append(message)
+
+    await dashboard(f"sqlite:///{tmp_path}/nope.db")({"type": "lifespan"}, receive, send)
+    (failed,) = told
+    assert failed["type"] == "lifespan.startup.failed"
+    assert "rowmq migrate makes it" in failed["message"]
+    assert files_in(tmp_path) == []
 
 
 async def test_a_lifespan_closes_what_the_site_opened(database: Database) -> None:

@@ -61,6 +61,7 @@ async def test_queues_show_how_many_jobs_are_in_which_state(
     put_failed(broker, 2, queue="emails")
     broker.queue("emails").put(3)
     broker.queue("others").put(1)
+    operator.site.sampler.expire()
     page = await operator.read("queues")
     (row,) = re.findall(r"<tr>(?:(?!</tr>).)*>emails<.*?</tr>", page, re.DOTALL)
     cells = dict(re.findall(r'data-label="(\w+)"[^>]*>(.*?)</td>', row, re.DOTALL))
@@ -521,6 +522,17 @@ async def test_workers_show_who_is_alive_and_what_they_own_and_run(
         assert "script" not in shown
         assert "Nobody has heard" in await operator.see("workers", "web-2-8-bb")
     assert (await operator.get("workers", "nobody")).status_code == 404
+
+
+async def test_a_partition_that_there_cannot_be_is_refused_in_words(
+    broker: RowMQ, operator: Operator
+) -> None:
+    broker.publish("orders", 1, key="first-page")
+    for wrong, words in (("abc", "a shard is a number"), ("99", "shard")):
+        answer = await operator.get("topics", "orders", shard=wrong)
+        assert answer.status_code == 422
+        assert words in text_of(answer.text)
+        assert "first-page" not in answer.text
 
 
 async def test_spark_shows_lag_and_commits_of_pipelines(

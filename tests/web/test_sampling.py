@@ -6,7 +6,10 @@ from collections.abc import AsyncIterator
 import pytest
 
 import rowmq
+from rowmq.web import sampling
+from rowmq.web.kinds import Kinds
 from rowmq.web.sampling import KEPT_SECONDS, Sampler
+from tests.consuming import eventually
 from tests.databases import Database
 
 
@@ -66,6 +69,48 @@ async def test_a_look_that_had_begun_before_an_action_is_none_of_after(
     sampler.expire()
     after = await sampler.look(mq)
     assert after is not await before
+
+
+async def test_whatever_goes_wrong_it_goes_on_and_can_be_closed(
+    mq: rowmq.AsyncRowMQ, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sampler = Sampler()
+    monkeypatch.setattr(sampling, "EVERY_SECONDS", 0.0)
+    monkeypatch.setattr(sampling, "SHARE_MAX", 1e9)
+    failed = 0
+
+    async def fails() -> None:
+        nonlocal failed
+        failed += 1
+        raise ZeroDivisionError
+
+    await sampler.look(mq)
+    with monkeypatch.context() as broken:
+        broken.setattr(mq, "traffic", fails)
+        await eventually(lambda: failed > 1)
+    seen = await sampler.sample(mq)
+    await eventually(lambda: sampler._latest is not seen)
+    assert sampler._task is not None
+    sampler._task.cancel()
+    await eventually(sampler._task.done)
+    await sampler.close()
+
+
+def test_after_it_was_closed_another_loop_may_look(database: Database, clock: Moved) -> None:
+    """Only if there was somebody to wait for is there anything of a loop in a lock."""
+    sampler, kinds = Sampler(clock=clock), Kinds()
+
+    async def look() -> None:
+        async with await rowmq.connect_async(database.url) as mq:
+            sampler.expire()
+            found = [kinds.look(mq, "t", None, lately=False) for _ in range(3)]
+            await asyncio.gather(*found, *(sampler.look(mq) for _ in range(3)))
+            await sampler.close()
+            kinds.close()
+
+    for _ in range(2):
+        asyncio.run(look())
+        clock.now += 1
 
 
 async def test_a_quarter_of_an_hour_is_kept(

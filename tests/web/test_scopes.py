@@ -6,6 +6,7 @@ from typing import Any, Literal
 import pytest
 
 import rowmq
+from rowmq.store.seeking import Target
 from rowmq.store.workers import Running, WorkerFacts
 from rowmq.web import Settings, Site, dashboard
 from rowmq.web.routing import PARAM, Route
@@ -37,7 +38,7 @@ MIXED: tuple[tuple[str, Literal["topic", "queue"] | None, str], ...] = (
 
 
 @pytest.fixture
-def filled(broker: rowmq.RowMQ) -> dict[str, str]:
+def filled(broker: rowmq.RowMQ, database: Database) -> dict[str, str]:
     """One of everything that is in scope, and one that is veiled; what paths call the latter."""
     ids = {}
     for place in ("shown", "veiled"):
@@ -54,6 +55,12 @@ def filled(broker: rowmq.RowMQ) -> dict[str, str]:
         claimed.reject(error=f"{place} failure")
         broker.cron.install_periodic(f"{place}-beat", 60, queue=queue, tend=False)
         broker.cron.install_periodic(f"{place}-tick", 60, topic=topic, payload=1, tend=False)
+        establish = broker._store.positions.establish
+        broker._run(partial(establish, topic, f"{place}-reader", Target(start="earliest")))
+        database.execute(
+            "INSERT INTO rowmq_ledger (writer, target, version, updated_at) "
+            f"VALUES ('query:{place}-writer', '{topic}', 1, 1)"
+        )
         ids = {"schedule": f"{place}-beat", "id": str(job.id), "name": f"{place}-beat"}
     facts = WorkerFacts(app="shop:app", host="host", pid=7, version="1", handlers=("shop.bill",))
     running = [
@@ -99,7 +106,26 @@ async def test_lists_leave_out_what_is_out_of_scope(database: Database, token: s
                 shown.add(path)
     await site.close()
     assert leaks == []
-    assert {"/", "/topics", "/queues", "/letters", "/jobs", "/schedules", "/workers"} <= shown
+    assert {
+        "/", "/topics", "/queues", "/letters", "/jobs", "/schedules", "/workers", "/spark"
+    } <= shown  # fmt: skip
+
+
+@pytest.mark.usefixtures("filled")
+async def test_who_sees_everything_sees_what_others_do_not(
+    database: Database, broker: rowmq.RowMQ, token: str
+) -> None:
+    whole = broker.access.create_token("whole", roles=["read"])
+    site = dashboard(database.url)
+    async with visiting(site, token=token) as visitor:
+        text = (await visitor.get("/spark")).text
+        assert "shown-reader" in text
+        assert "writer" not in text, "of a ledger's line nobody knows all that it is about"
+    async with visiting(site, token=whole) as visitor:
+        text = (await visitor.get("/spark")).text
+        for name in ("shown-reader", "veiled-reader", "shown-writer", "veiled-writer"):
+            assert name in text
+    await site.close()
 
 
 async def test_what_is_out_of_scope_is_not_there_by_its_own_name_either(

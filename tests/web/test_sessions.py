@@ -9,7 +9,7 @@ import pytest
 
 import rowmq
 from rowmq.web import Site, dashboard
-from rowmq.web.sessions import SESSION_COOKIE
+from rowmq.web.sessions import FLASH_COOKIE, SESSION_COOKIE
 from tests.databases import NAMES, Database
 from tests.web.calling import Api
 from tests.web.visiting import ELSEWHERE, Visitor, visiting
@@ -43,6 +43,19 @@ def token_in(database: Database, name: str, **rights: Any) -> str:
 def take_over(visitor: Visitor, other: Visitor) -> None:
     """Use somebody else's cookie."""
     visitor.cookies.set(SESSION_COOKIE, other.cookies[SESSION_COOKIE])
+
+
+async def test_a_session_of_another_shape_is_none(make: Make, database: Database) -> None:
+    """As another release may have signed it, or will."""
+    site = make(database)
+    async with visiting(site, token=token_in(database, "ann")) as visitor:
+        await visitor.get("/")
+    async with visiting(site) as visitor:
+        for value in ({"user": "ann"}, ["ann", 1], "ann", None):
+            visitor.cookies.set(SESSION_COOKIE, site.sessions._signed("session", value))
+            visitor.cookies.set(FLASH_COOKIE, site.sessions._signed("flash", value))
+            assert (await visitor.get("/")).status_code == 303
+            assert (await visitor.get("/login")).status_code == 200
 
 
 # --- several databases, one secret ----------------------------------------------------------------

@@ -34,6 +34,39 @@ def trail(broker: rowmq.RowMQ, **chosen: Any) -> list[AuditEntry]:
     return broker.access.audit(limit=1_000, **chosen)
 
 
+# --- what was refused -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("PUT", f"{API}/schedules/theirs"),
+        ("DELETE", f"{API}/schedules/theirs"),
+        ("POST", f"{API}/schedules/theirs/pause"),
+        ("POST", f"{API}/schedules/theirs/run"),
+        ("POST", "/schedules/theirs/pause"),
+    ],
+)
+async def test_a_schedule_out_of_scope_is_not_there_and_the_trail_says_that_it_was_refused(
+    site: Site, broker: rowmq.RowMQ, method: str, path: str
+) -> None:
+    broker.cron.install_periodic("theirs", 60, queue="theirs", tend=False)
+    token = broker.access.create_token("bob", roles=["admin"], topics=[], queues=["mine"])
+    body = {"json": {"queue": "mine", "period_seconds": 60}} if method == "PUT" else {}
+    if path.startswith("/schedules"):
+        body = {"data": {"a": "1"}}
+    async with visiting(site, token=token) as visitor:
+        hidden = await visitor.request(method, path, **body)  # type: ignore[arg-type]
+        if method != "PUT":
+            missing = await visitor.request(method, path.replace("theirs", "none!!"), **body)  # type: ignore[arg-type]
+            assert hidden.text.replace("theirs", "none!!") == missing.text
+    assert hidden.status_code == 404
+    entry = trail(broker)[-1]
+    assert (entry.target, entry.ending) == ("theirs", Ending.REFUSED)
+    assert entry.details["error"] == "out-of-scope"
+    assert [info.queue for info in broker.cron.list()] == ["theirs"]
+
+
 # --- what was cut off -----------------------------------------------------------------------------
 
 
@@ -57,6 +90,31 @@ async def test_what_was_cut_off_says_what_it_was(
     (entry,) = trail(broker)
     assert (entry.action, entry.ending) == ("token.create", Ending.BEGUN)
     assert entry.details == {"name": "backdoor", "roles": ["admin", "read"], "topics": "*"}
+
+
+async def test_what_was_asked_for_is_kept_when_it_is_done(
+    site: Site, admin: str, broker: rowmq.RowMQ
+) -> None:
+    asked = {"queue": "q", "cron": "0 3 * * *", "tz": "Europe/Berlin"}
+    broker.queue("q").put("x")
+    broker.publish("orders", 1)
+    broker.create_group("orders", "g")
+    seek = "/topics/orders/groups/g/seek"
+    async with visiting(site, token=admin) as visitor:
+        assert (await visitor.put(f"{API}/schedules/nightly", json=asked)).status_code == 200
+        for path, form in (
+            ("/queues/q/prune", {"state": "completed", "older_than": "7d"}),
+            (seek, {"to": "earliest"}),
+        ):
+            assert (await visitor.post(path, data=form)).status_code == 303
+        assert (await visitor.post(f"{API}{seek}", json={"to": "latest"})).status_code == 200
+    found = trail(broker)
+    assert {entry.ending for entry in found} == {Ending.DONE}
+    api, page, prune, put = (entry.details for entry in found)
+    assert put.items() >= asked.items()
+    assert prune == {"state": "completed", "older_than": "7d", "pruned": 0}
+    assert page == {"to": "earliest", "moved": 1}
+    assert api == {"to": "latest", "key": None, "moved": 1}
 
 
 async def test_neither_payloads_nor_secrets_are_told_beforehand(
@@ -156,6 +214,22 @@ async def test_one_address_cannot_keep_others_out_of_the_trail(
         assert "audit.left_out" in (await visitor.get("/audit")).text
     (told,) = trail(broker, action="audit.left_out")
     assert (told.who, told.details) == ("(site)", {"rows": 10, "of": {"(nobody)": 10}})
+
+
+async def test_strangers_do_not_fill_the_trail_in_the_long_run(
+    site: Site, admin: str, broker: rowmq.RowMQ
+) -> None:
+    auditor, now = site.auditor, 1_000.0
+    for limiter in (auditor.nobodys, auditor.addresses, auditor.known):
+        limiter.clock = lambda: now
+    hours = 3
+    async with visiting(site, remote=ELSEWHERE) as visitor:
+        for _ in range(hours):
+            for _ in range(40):
+                assert (await visitor.post("/tokens")).status_code == 401
+            now += 600
+    assert len(trail(broker, who="(nobody)")) == 30 + (hours - 1) * 20
+    assert admin
 
 
 async def test_what_was_left_out_is_told_when_a_site_is_closed(

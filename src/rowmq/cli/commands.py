@@ -9,6 +9,7 @@ import os
 import re
 import sys
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple, NoReturn
 
 import click
@@ -145,6 +146,33 @@ class Command(click.Command):
 
     def __init__(self, name: str | None, *, help: str | None = None, **options: Any) -> None:
         super().__init__(name, help=preformatted(help), **options)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if not ctx.resilient_parsing:
+            self._refuse_swallowed(ctx, args)
+        return super().parse_args(ctx, args)
+
+    def _refuse_swallowed(self, ctx: click.Context, args: list[str]) -> None:
+        """An option that stands where another one's value was forgotten is no value: click would
+        take it for one, and the command would do something else than was asked for.
+        """
+        options = [param for param in self.get_params(ctx) if isinstance(param, click.Option)]
+        names = {name for option in options for name in (*option.opts, *option.secondary_opts)}
+        valued = {name for o in options if not (o.is_flag or o.count) for name in o.opts}
+        words = args[: args.index("--")] if "--" in args else args
+        for name, value in pairwise(words):
+            if name in valued and value in names:
+                raise click.BadOptionUsage(
+                    name,
+                    f"option {name!r} needs a value, and {value!r} is an option; if it is the "
+                    f"value, write {written(name, value)}",
+                    ctx,
+                )
+
+
+def written(name: str, value: str) -> str:
+    """An option and a value that looks like an option."""
+    return f"{name}={value}" if name.startswith("--") else f"{name}{value}"
 
 
 class Section(click.Group):

@@ -188,6 +188,7 @@ def show(
         raise click.UsageError("say which letters to show: the ID of a message, or --letter")
     picked = Picked(() if id is None else (id,), handles)
     with database.open() as mq:
+        check(mq, topic, group)
         found = some(mq, topic, group, picked)
     if as_json:
         emit([letter_fields(letter) for letter in found])

@@ -5,13 +5,16 @@ part of it, also if a URL stands where it was not asked for.
 """
 
 import re
+from collections.abc import Iterable
+from difflib import get_close_matches
 from enum import IntEnum
+from itertools import islice
 
 import click
 
 from rowmq.errors import RowMQError, UnknownGroup, UnknownSchedule
 
-__all__ = ["CODES", "Code", "Declined", "NotFound", "explain", "redacted"]
+__all__ = ["CODES", "Code", "Declined", "NotFound", "explain", "redacted", "unknown"]
 
 
 class Code(IntEnum):
@@ -51,8 +54,24 @@ class Declined(click.ClickException):
     exit_code = Code.ERROR
 
 
-IN_URL = re.compile(r"(\w://[^\s:/@]*:)\S*@")
-"""User and password of a URL, whatever stands around it."""
+NAMES_MAX = 1_000
+"""Among how many names one is looked for that may have been meant."""
+
+
+def unknown(what: str, name: str, known: Iterable[str], *, listed_by: str) -> NotFound:
+    """That there is nothing of a name, and what may have been meant; else what lists those there
+    are.
+    """
+    near = get_close_matches(name, islice(known, NAMES_MAX), n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"{listed_by} lists them"
+    return NotFound(f"{what}: {hint}")
+
+
+EXAMPLE = "user:password@host"
+"""What stands in the URLs that we show as examples: nobody's password, and to be read."""
+
+IN_URL = re.compile(rf"(\w://(?!{EXAMPLE}(?![\w.-])[^\s@]*(?!\S))[^\s:/@]*:)\S*@")
+"""User and password of a URL, whatever stands around it; but not of an example."""
 
 
 def redacted(text: str) -> str:

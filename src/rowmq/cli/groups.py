@@ -1,5 +1,6 @@
 """`rowmq groups`: a topic's consumer groups."""
 
+from shlex import quote
 from typing import Any
 
 import click
@@ -7,7 +8,7 @@ import click
 import rowmq
 from rowmq.cli import names, options
 from rowmq.cli.commands import Section
-from rowmq.cli.failing import NotFound
+from rowmq.cli.failing import unknown
 from rowmq.cli.options import Database, confirm
 from rowmq.cli.showing import emit, out, plural, table, visible
 from rowmq.cli.topics import find_topic
@@ -87,11 +88,12 @@ def group_fields(group: rowmq.GroupInfo) -> dict[str, Any]:
 
 
 def find_group(mq: rowmq.RowMQ, topic: str, name: str) -> rowmq.GroupInfo:
-    """A group that must be there."""
-    for group in mq.groups(topic):
-        if group.name == name:
-            return group
-    raise NotFound(f"topic {topic!r} has no group {name!r}: rowmq groups lists them")
+    """A group that must be there, and so must its topic."""
+    found = {group.name: group for group in groups_of(mq, topic)}
+    if name in found:
+        return found[name]
+    missing = f"topic {topic!r} has no group {name!r}"
+    raise unknown(missing, name, found, listed_by=f"rowmq groups {quote(topic)}")
 
 
 @groups.command()

@@ -15,6 +15,7 @@ from rowmq.cli.failing import NotFound
 from rowmq.cli.options import Database, confirm
 from rowmq.cli.queues import find_queue
 from rowmq.cli.showing import (
+    NEW,
     Cell,
     compact,
     duration,
@@ -182,6 +183,7 @@ def show(database: Database, queue: str, id: int, *, as_json: bool) -> None:
       rowmq jobs show emails 1003
     """
     with database.open() as mq:
+        find_queue(mq, queue)
         handle = mq.queue(queue)
         job, errors = handle.get(id), handle.errors(id)
     if job is None:
@@ -235,7 +237,8 @@ def put(
     """Put jobs into a QUEUE from arguments, files or stdin.
 
     A PAYLOAD is JSON, or else text; what begins with { or [ must be JSON. Files, and stdin if it is
-    no terminal, have a JSON value to a line; 1,000 are put at a time.
+    no terminal, have a JSON value to a line; 1,000 are put at a time. A QUEUE that is not there is
+    made, and said to be new.
 
     For example:
       rowmq jobs put emails '{"to": "ann"}' --delay 5m --priority 3
@@ -254,6 +257,7 @@ def put(
         database.open(create=True) as mq,
         reading(f"putting into {queue}", sources, quiet=as_json) as read,
     ):
+        is_new = not as_json and mq.queue(queue).info() is None
         put = putter(mq.queue(queue), key, how)
         for batch in [items] if items else []:
             ids += put(batch, 0)
@@ -263,7 +267,8 @@ def put(
         emit({"queue": queue, "put": len(ids), "ids": ids})
     else:
         named = f": {', '.join(map(str, ids))}" if payloads and not files else ""
-        out().print(f"put {plural(len(ids), 'job')} into {visible(queue)}{named}", soft_wrap=True)
+        where = f"{visible(queue)}{NEW if is_new and ids else ''}"
+        out().print(f"put {plural(len(ids), 'job')} into {where}{named}", soft_wrap=True)
 
 
 def putter(
@@ -370,6 +375,7 @@ def drop(
       rowmq jobs drop emails reminder-7
     """
     with database.open() as mq:
+        find_queue(mq, queue)
         handle = mq.queue(queue)
         job = handle.read(key)
         if job is None:

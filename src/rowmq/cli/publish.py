@@ -11,7 +11,7 @@ import rowmq
 from rowmq.cli import names, options
 from rowmq.cli.commands import Command
 from rowmq.cli.options import Database
-from rowmq.cli.showing import emit, out, plural, visible
+from rowmq.cli.showing import NEW, emit, out, plural, visible
 from rowmq.cli.sources import (
     Item,
     Source,
@@ -102,7 +102,7 @@ def publish(
     A PAYLOAD is JSON, or else text; what begins with { or [ must be JSON. Files, and stdin if it is
     no terminal, have a JSON value to a line. They are published 1,000 at a time; a line that is
     wrong is named, and nothing of its batch is published. With --envelope, what rowmq tail --json
-    printed can be published again.
+    printed can be published again. A TOPIC that is not there is made, and said to be new.
 
     For example:
       rowmq publish orders '{"id": 7}' --key customer-42 --id order-7
@@ -120,12 +120,18 @@ def publish(
         database.open(create=True) as mq,
         reading(f"publishing to {topic}", sources, quiet=as_json) as read,
     ):
+        tally.is_new = not as_json and not is_known(mq, topic)
         for batch in given(payloads, sources, marks, envelope=envelope, raw=raw, read=read):
             try:
                 tally.add(mq.publish_many(topic, [item.value for item in batch]))
             except InvalidInput as error:
                 raise refused(error, batch, tally.total) from error
     tally.report(as_json=as_json)
+
+
+def is_known(mq: rowmq.RowMQ, topic: str) -> bool:
+    """Whether there is a topic. To look at all of one may take long: most have a partition."""
+    return bool(mq.partitions(topic, limit=1)) or mq.topic(topic) is not None
 
 
 def given(
@@ -156,6 +162,7 @@ class Tally:
 
     def __init__(self, topic: str, *, one_by_one: bool) -> None:
         self.topic = topic
+        self.is_new = False
         self.results: list[rowmq.PublishResult] | None = [] if one_by_one else None
         self.total = 0
         self.duplicates = 0
@@ -170,15 +177,18 @@ class Tally:
         if as_json:
             emit(self.fields())
             return
+        topic = visible(self.topic)
+        new = NEW if self.is_new and self.total else ""
         for result in self.results or []:
             what = "was there already" if result.duplicate else "published"
             key = f", key {visible(result.key)}" if result.key else f", shard {result.shard}"
-            where = f"{visible(self.topic)}{key}, offset {result.offset}, id {visible(result.id)}"
+            where = f"{topic}{new}{key}, offset {result.offset}, id {visible(result.id)}"
             out().print(f"{what}: {where}", soft_wrap=True)
+            new = ""  # by the next one it is known
         if self.results is None:
-            new = plural(self.total - self.duplicates, "message")
+            many = plural(self.total - self.duplicates, "message")
             also = f", {plural(self.duplicates, 'duplicate')}" if self.duplicates else ""
-            out().print(f"published {new} to {visible(self.topic)}{also}")
+            out().print(f"published {many} to {topic}{new}{also}")
 
     def fields(self) -> dict[str, Any]:
         each = None if self.results is None else [result_fields(r) for r in self.results]

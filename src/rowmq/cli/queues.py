@@ -9,7 +9,7 @@ from rich.text import Text
 import rowmq
 from rowmq.cli import names, options
 from rowmq.cli.commands import Section
-from rowmq.cli.failing import NotFound
+from rowmq.cli.failing import unknown
 from rowmq.cli.options import Database
 from rowmq.cli.showing import Cell, duration, emit, facts, marked, out, size, table, visible
 from rowmq.cli.values import DURATION, KEPT, LIMIT, SIZE
@@ -64,10 +64,11 @@ def remarks(info: rowmq.QueueInfo) -> Cell:
 
 def find_queue(mq: rowmq.RowMQ, name: str) -> rowmq.QueueInfo:
     """A queue that must be there."""
-    for info in mq.queues():
-        if info.name == name:
-            return info
-    raise NotFound(f"there is no queue {name!r}: rowmq queues lists them")
+    found = mq.queue(name).info()
+    if found is not None:
+        return found
+    known = (info.name for info in mq.queues())
+    raise unknown(f"there is no queue {name!r}", name, known, listed_by="rowmq queues")
 
 
 def show_queue(mq: rowmq.RowMQ, info: rowmq.QueueInfo, *, as_json: bool) -> None:

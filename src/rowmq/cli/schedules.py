@@ -1,7 +1,6 @@
 """`rowmq schedules`: what fires by itself, and when."""
 
 from datetime import datetime
-from difflib import get_close_matches
 from typing import Any
 
 import click
@@ -9,7 +8,7 @@ import click
 import rowmq
 from rowmq.cli import names, options
 from rowmq.cli.commands import Section
-from rowmq.cli.failing import NotFound
+from rowmq.cli.failing import unknown
 from rowmq.cli.options import Database, confirm
 from rowmq.cli.showing import (
     Cell,
@@ -73,9 +72,7 @@ def find_schedule(mq: rowmq.RowMQ, name: str) -> rowmq.ScheduleInfo:
     found = {info.name: info for info in mq.cron.list()}
     if name in found:
         return found[name]
-    near = get_close_matches(name, found, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else "rowmq schedules lists them"
-    raise NotFound(f"there is no schedule {name!r}: {hint}")
+    raise unknown(f"there is no schedule {name!r}", name, found, listed_by="rowmq schedules")
 
 
 def target(info: rowmq.ScheduleInfo) -> str:

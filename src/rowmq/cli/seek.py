@@ -9,6 +9,7 @@ import rowmq
 from rowmq.cli import names, options
 from rowmq.cli.commands import Command
 from rowmq.cli.failing import NotFound
+from rowmq.cli.groups import find_group
 from rowmq.cli.options import Database, confirm, place_chosen
 from rowmq.cli.showing import emit, err, out, plural, shard_shown, table_of, visible
 from rowmq.cli.values import Place, place_of
@@ -82,6 +83,7 @@ def seek(
     one = place_chosen(key, shard)
     place = place_of(to, words=("earliest", "latest"), option="--to")
     with database.open() as mq:
+        find_group(mq, topic, group)
         moves, more = preview(mq, topic, group, place, one)
         if not as_json:
             show(moves, more)

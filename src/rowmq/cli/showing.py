@@ -26,6 +26,7 @@ from rowmq.quoting import visible
 from rowmq.spelling import duration, size
 
 __all__ = [
+    "NEW",
     "Cell",
     "Screen",
     "compact",
@@ -57,6 +58,9 @@ CELL_CHARS_MAX = 160
 
 PULSE_AFTER_SECONDS = 0.4
 """How long work takes before a bar is shown."""
+
+NEW = " (new)"
+"""Stands after the name of what was made by being named: it may have been misspelt."""
 
 Cell = str | int | float | datetime | timedelta | Enum | Text | None
 

@@ -1,6 +1,7 @@
 """`rowmq tokens`: who may use the dashboard and the HTTP API."""
 
 import getpass
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -9,14 +10,14 @@ import click
 import rowmq
 from rowmq.cli import options
 from rowmq.cli.commands import Section
-from rowmq.cli.failing import NotFound
+from rowmq.cli.failing import unknown
 from rowmq.cli.options import Database, confirm
 from rowmq.cli.showing import Cell, emit, err, marked, out, table, visible
 from rowmq.cli.values import DURATION
 from rowmq.quoting import within
 from rowmq.rights import EVERYTHING
 
-__all__ = ["tokens"]
+__all__ = ["somebody", "tokens"]
 
 
 @click.group(cls=Section)
@@ -36,7 +37,7 @@ def tokens() -> None:
 def ls(database: Database, *, as_json: bool) -> None:
     """List all tokens, without their secrets.
 
-    Those that have ended are among them, since the audit trail names them.
+    Those that have ended come after the others, since the audit trail names them.
 
     For example:
       rowmq tokens ls
@@ -122,7 +123,8 @@ def create(
 ) -> None:
     """Make a token, and print its secret.
 
-    The database keeps a hash of it only: nobody can show it again.
+    The database keeps a hash of it only: nobody can show it again. Until there is a first token,
+    the dashboard and the HTTP API need none on this machine; from then on everybody needs one.
 
     For example:
       rowmq tokens create ann --role admin
@@ -131,16 +133,35 @@ def create(
     if not topics and not queues:
         topics = queues = EVERYTHING
     with database.open(create=True) as mq:
-        secret = mq.access.create_token(
-            name, roles=roles, topics=topics, queues=queues, expires_in=expires_in
-        )
+        is_first = not mq.access.has_tokens()
         given = {"roles": sorted(set(roles)), "topics": topics, "queues": queues}
-        mq.access.record("token.create", who=somebody(), target=within(name), details=given)
+        with mq.transaction() as tx:  # there is no token that the trail does not know of
+            secret = mq.access.create_token(
+                name, roles=roles, topics=topics, queues=queues, expires_in=expires_in,
+                connection=tx,
+            )  # fmt: skip
+            record(mq, tx, "token.create", name, given)
     if as_json:
         emit({"token": name, "secret": secret, **given})
-        return
-    out().print(secret, soft_wrap=True)
-    err().print(("this is shown once: keep it where secrets are kept", "dim"))
+    else:
+        out().print(secret, soft_wrap=True)
+        err().print(("this is shown once: keep it where secrets are kept", "dim"))
+    if is_first:
+        err().print(told_of_first(roles), soft_wrap=True)
+
+
+def told_of_first(roles: tuple[str, ...]) -> str:
+    """What the first token changes, for everybody."""
+    closed = (
+        "this is the first token: from now on the dashboard and the HTTP API are closed to whoever "
+        "has none, also on this machine"
+    )
+    if rowmq.Role.ADMIN.value in roles:
+        return closed
+    return (
+        f"{closed}; and no token is for admin yet, so nobody can steer anything there: "
+        "rowmq tokens create NAME --role admin makes one"
+    )
 
 
 @tokens.command()
@@ -157,15 +178,30 @@ def revoke(database: Database, name: str, *, yes: bool, as_json: bool) -> None:
       rowmq tokens revoke shop
     """
     with database.open() as mq:
-        if not any(token.name == name and token.revoked_at is None for token in mq.access.tokens()):
-            raise NotFound(f"there is no token {name!r} to revoke: rowmq tokens lists them")
         confirm(f"Whoever uses token {name!r} will be refused.", yes=yes)
-        mq.access.revoke_token(name)
-        mq.access.record("token.revoke", who=somebody(), target=within(name))
+        with mq.transaction() as tx:
+            is_revoked = mq.access.revoke_token(name, connection=tx)
+            if is_revoked:
+                record(mq, tx, "token.revoke", name)
+        if not is_revoked:
+            known = (token.name for token in mq.access.tokens() if token.live)
+            missing = f"there is no token {name!r} to revoke"
+            raise unknown(missing, name, known, listed_by="rowmq tokens")
     if as_json:
         emit({"token": name, "revoked": True})
     else:
         out().print(f"revoked {visible(name)}")
+
+
+def record(
+    mq: rowmq.RowMQ,
+    tx: rowmq.Transaction,
+    action: str,
+    name: str,
+    details: Mapping[str, Any] | None = None,
+) -> None:
+    """Write into the trail what is done to a token, with that itself."""
+    mq.access.record(action, who=somebody(), target=within(name), details=details, connection=tx)
 
 
 def somebody() -> str:

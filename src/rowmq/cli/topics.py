@@ -8,7 +8,7 @@ import click
 import rowmq
 from rowmq.cli import names, options
 from rowmq.cli.commands import Section
-from rowmq.cli.failing import NotFound
+from rowmq.cli.failing import unknown
 from rowmq.cli.options import Database
 from rowmq.cli.showing import duration, emit, facts, out, shard_shown, size, table
 from rowmq.cli.values import KEPT, SIZE
@@ -57,10 +57,11 @@ def ls(database: Database, topic: str | None, *, as_json: bool) -> None:
 
 def find_topic(mq: rowmq.RowMQ, name: str) -> rowmq.TopicInfo:
     """A topic that must be there."""
-    for info in mq.topics():
-        if info.name == name:
-            return info
-    raise NotFound(f"there is no topic {name!r}: rowmq topics lists them")
+    found = mq.topic(name)
+    if found is not None:
+        return found
+    known = (info.name for info in mq.topics())
+    raise unknown(f"there is no topic {name!r}", name, known, listed_by="rowmq topics")
 
 
 def show_topic(

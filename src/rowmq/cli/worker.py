@@ -68,7 +68,7 @@ def address(_: click.Context, __: click.Parameter, value: str | None) -> Address
     metavar="[HOST:]PORT",
     callback=address,
     help="Answer /livez and /readyz there over HTTP. Without a host, to this machine only: "
-    "for probes from outside give 0.0.0.0:8080.",
+    "for probes from outside give 0.0.0.0:8081.",
 )
 @click.option(
     "--metrics",
@@ -124,7 +124,7 @@ def worker(
 
     For example:
       rowmq worker shop.tasks:app
-      rowmq worker shop.tasks:app --processes 4 --health 8080 --metrics 8080
+      rowmq worker shop.tasks:app --processes 4 --health 8081 --metrics 8081
       rowmq worker shop.tasks:app --queues emails,reports --log-format json
     """
     signal.signal(signal.SIGTERM, leave)

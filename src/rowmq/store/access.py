@@ -90,7 +90,7 @@ class Access:
             raise taken(grant.name) from error
 
     def list_tokens(self) -> Operation[list[TokenInfo]]:
-        """All tokens, also those that have ended; the newest first."""
+        """Tokens, those that may be used before those that have ended; the newest of each first."""
         found = yield Statement("access.tokens", self.dialect.sql(TOKENS), (TOKENS_MAX,), sole=True)
         return [token_of(row) for row in found]
 
@@ -250,7 +250,7 @@ FACTS = f"""id, name, roles, topics, queues, secret_hash,
     created_at, expires_at, used_at, revoked_at,
     CASE WHEN {LIVE} THEN 1 ELSE 0 END AS live"""
 
-TOKENS = f"SELECT {FACTS} FROM {{tokens}} ORDER BY id DESC LIMIT ?"
+TOKENS = f"SELECT {FACTS} FROM {{tokens}} ORDER BY live DESC, id DESC LIMIT ?"
 
 ANY = "SELECT id FROM {tokens} LIMIT 1"
 

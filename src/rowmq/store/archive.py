@@ -254,7 +254,7 @@ class Archive:
         failed = {row[0]: row for row in rows if row[1] == lanes.queue_id}
         stored = yield from self.jobs.stored(failed)
         chosen = [job for job in stored.values() if job.lane_id in lanes.ids]
-        now = yield from self.queues.now("archive.now")
+        now = yield from self.dialect.clock("archive.now")
         keyed = [
             KeyRow(job.queue_id, job.key, job.kind, job.id, job.lane_id, now)
             for job in chosen

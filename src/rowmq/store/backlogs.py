@@ -91,7 +91,7 @@ class Backlogs:
         counts = dict.fromkeys(State, 0)
         if lanes is None or not lanes.ids:
             return counts
-        now = yield from self.queues.now("backlogs.now")
+        now = yield from self.dialect.clock("backlogs.now")
         ready = yield from self._ready(sorted(lanes.ids), up_to, now)
         waiting = yield from self._waiting([lanes.queue_id], up_to)
         held = yield from self._held(lanes.ids)

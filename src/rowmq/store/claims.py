@@ -359,7 +359,7 @@ class Claims:
             claimed.setdefault(queue_of[entry.lane_id], []).append(entry)
         # The time after the lock was written: a permit is not free before its lock is, nor is a
         # period over too soon.
-        now = yield from self.queues.now("claims.now")
+        now = yield from self.dialect.clock("claims.now")
         rows: list[tuple[int | None, ...]] = []
         for queue_id, found in permits.items():
             used = claimed.get(queue_id, [])

@@ -188,6 +188,11 @@ class Dialect(ABC):
         result = yield Statement(name, self.sql(template + " RETURNING id"), params)
         return int(result.rows[0][0])
 
+    def clock(self, name: str) -> Operation[int]:
+        """The time by the database's clock; `name` is that of the statement."""
+        result = yield Statement(name, self.sql("SELECT {now}"))
+        return int(result.rows[0][0])
+
     def seize(self, *, relaxed: bool = False) -> Operation[None]:  # noqa: ARG002 - for a dialect
         """Begin to write, in a caller's transaction that may only have read so far. One that begins
         here is not to wait for the disk if it is `relaxed`.

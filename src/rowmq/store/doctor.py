@@ -5,13 +5,15 @@ a part whose size is bounded. What is the same on every database is here; the se
 sizes of each are in `doctor_postgres`, `doctor_mysql` and `doctor_sqlite`.
 """
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
 
+from rowmq.likeness import pattern_of
 from rowmq.message import WorkerInfo
-from rowmq.store.dialect import TABLES, Dialect, as_text, as_text_or_none
+from rowmq.store.dialect import TABLES, Dialect, as_text
 from rowmq.store.doctor_facts import (
     Catalogue,
     Failures,
@@ -30,6 +32,7 @@ from rowmq.store.doctor_facts import (
 from rowmq.store.doctor_schema import blueprint_of
 from rowmq.store.groups import Readers
 from rowmq.store.schema import Schema
+from rowmq.store.sorting import ERROR_BYTES, beginning
 from rowmq.store.statement import Operation, Result, Statement
 from rowmq.store.sweeping import Member
 from rowmq.store.traffic import Counting, Place
@@ -276,14 +279,10 @@ def group_state(topic: str, facts: Sequence[Any], place: Place) -> GroupState:
     )
 
 
-def frequent(errors: Any, most: int = 3) -> list[tuple[str, int]]:
-    """The first lines of the most frequent errors, and how often each is there."""
-    counts: dict[str, int] = {}
-    for error in errors:
-        text = (as_text_or_none(error) or "").strip()
-        line = text.splitlines()[0] if text else "(no error given)"
-        counts[line] = counts.get(line, 0) + 1
-    return sorted(counts.items(), key=lambda item: -item[1])[:most]
+def frequent(errors: Iterable[Any], most: int = 3) -> list[tuple[str, int]]:
+    """What the most frequent kinds of errors have in common, and how many each has."""
+    kinds = Counter(pattern_of(beginning(error or "")) or "(no error given)" for error in errors)
+    return kinds.most_common(most)
 
 
 def letters_of(
@@ -315,8 +314,8 @@ GROUPS = f"""
 # The topics one after the other, each by a step in the index.
 LETTER_TOPIC = "SELECT MIN(origin_topic) FROM {dead_letters} WHERE origin_topic > ?"
 
-LETTERS = """
-    SELECT consumer_group, failed_at, SUBSTR(error, 1, 200), {now} FROM {dead_letters}
+LETTERS = f"""
+    SELECT consumer_group, failed_at, SUBSTR(error, 1, {ERROR_BYTES}), {{now}} FROM {{dead_letters}}
     WHERE origin_topic = ?
     ORDER BY origin_topic DESC, failed_at DESC, partition_id DESC, message_offset DESC LIMIT ?"""
 
@@ -332,8 +331,8 @@ FAILED_QUEUES = """
             ORDER BY f.queue_id, f.finished_at, f.job_id LIMIT 1), {now}
     FROM {queues} q ORDER BY q.id LIMIT ?"""
 
-FAILED = """
-    SELECT finished_at, SUBSTR(error, 1, 200) FROM {failed}
+FAILED = f"""
+    SELECT finished_at, SUBSTR(error, 1, {ERROR_BYTES}) FROM {{failed}}
     WHERE queue_id = ? ORDER BY queue_id DESC, finished_at DESC, job_id DESC LIMIT ?"""
 
 COUNT_FAILED = f"""

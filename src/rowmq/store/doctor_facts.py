@@ -91,7 +91,9 @@ class Failures(NamedTuple):
     oldest_seconds: float
     newest_seconds: float
     errors: list[tuple[str, int]]
-    """The most frequent ones of the newest failures."""
+    """The most frequent kinds of the newest failures, as `likeness` tells them apart, and how many
+    each has.
+    """
     exact: bool
     """Whether they were counted to the end."""
 

@@ -62,12 +62,13 @@ class GivingBack:
         group_id = yield from self.store.groups.find(topic, group, keep=True)
         yield from leases.adopt(topic, group_id)
         yield from self.check(topic, rows)
+        now = yield from self.dialect.clock("giving_back.now")
         places = yield from leases.load(group_id, sorted({row.partition_id for row in rows}))
         opened: set[tuple[int, int]] = set()
         changes = []
         for place in places:
             offsets = {row.offset for row in rows if row.partition_id == place.partition_id}
-            change, reopened = reopen(place, offsets)
+            change, reopened = reopen(place, offsets, at=now)
             opened |= {(place.partition_id, offset) for offset in reopened}
             changes.append(change)
         yield from self.restore([row for row in rows if (row.partition_id, row.offset) in opened])

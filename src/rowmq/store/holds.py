@@ -166,7 +166,7 @@ class Holds:
 
     def finish(self, held: HeldJob, settle: Settle) -> Operation[None]:
         """Settle a held job in the transaction that holds it."""
-        now = yield from self.queues.now("holds.now")
+        now = yield from self.dialect.clock("holds.now")
         if settle.key is not None:
             keys = yield from self.jobs.find_keys([settle.identity])
             if not is_of(keys.get(settle.identity), held.row.job_id):
@@ -200,7 +200,7 @@ class Holds:
             return True
         yield from self._note(row.job_id, held.starts)
         yield Statement("holds.fail", self.dialect.sql(FAIL), params)
-        now = yield from self.queues.now("holds.now")
+        now = yield from self.dialect.clock("holds.now")
         note = [(row.job_id, now, failures, error, row.due_at)]
         yield from self.jobs.note_errors("holds.note_error", note)
         return False

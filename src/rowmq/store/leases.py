@@ -293,6 +293,15 @@ class Leases:
         result = yield Statement("leases.idle", self.dialect.sql(IDLE), member, sole=True)
         return [row[0] for row in result]
 
+    def awaited(self, member: Member) -> Operation[int]:
+        """For how long something is invisible that a member has delivered, by whoever it was
+        extended; not more than zero if nothing is.
+        """
+        sql, params = self.dialect.sql(AWAITED), (*member, *member)
+        result = yield Statement("leases.awaited", sql, params, sole=True)
+        until, now = result.rows[0]
+        return 0 if until is None else int(until - now)
+
     # --- looking and loading --------------------------------------------------------------------
 
     def find(self, member: Member, topic: str, *, after: int = 0) -> Operation[Found]:
@@ -458,9 +467,9 @@ def has_ranges(row: Row) -> bool:
 
 def range_of(row: Sequence[Any]) -> Range:
     """The range of a row of `delivery_state`."""
-    first, last, state, until, attempts, error = row
+    first, last, state, until, attempts, error, reopened = row
     text = None if error is None else as_text(error)
-    return Range(first, last, State(state), until, attempts, text)
+    return Range(first, last, State(state), until, attempts, text, reopened)
 
 
 PLACE = ("group_id", "partition_id")
@@ -497,6 +506,7 @@ RANGE_REST = {
     "invisible_until": "bigint",
     "attempts": "integer",
     "error": "text",
+    "reopened": "bigint",
 }
 
 REGISTER = """
@@ -551,7 +561,7 @@ LOAD = """
 
 LOAD_RANGES = """
     SELECT d.partition_id, d.first_offset, d.last_offset, d.state, d.invisible_until, d.attempts,
-           d.error
+           d.error, d.reopened
     FROM (<source>) w
     {join} {delivery_state} d {by_key}
         ON d.group_id = w.group_id AND d.partition_id = w.partition_id"""
@@ -561,6 +571,16 @@ COUNTERS = """
     FROM (<source>) w {join} {partitions} p {by_key} ON p.id = w.id"""
 
 OWNED = "SELECT partition_id FROM {offsets} WHERE group_id = ? AND leased_by = ?"
+
+AWAITED = """
+    SELECT MAX(x.until), {now} FROM (
+        SELECT o.tail_until AS until FROM {offsets} o
+        WHERE o.group_id = ? AND o.leased_by = ? AND o.tail_first <= o.offset_delivered
+        UNION ALL
+        SELECT d.invisible_until FROM {offsets} o
+        {join} {delivery_state} d ON d.group_id = o.group_id AND d.partition_id = o.partition_id
+        WHERE o.group_id = ? AND o.leased_by = ? AND d.state = 1
+    ) x"""
 
 LOCK_OWNED = f"{OWNED} ORDER BY partition_id {{skip_locked}}"
 

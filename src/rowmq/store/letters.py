@@ -16,18 +16,26 @@ from typing import Any, NamedTuple
 from rowmq.codec import ERROR_CHARS_MAX, decode_headers, encode_headers
 from rowmq.message import DeadLetter, Message
 from rowmq.progress import Progress, State
-from rowmq.store.dialect import Dialect, as_bytes, as_text
+from rowmq.store.dialect import Dialect, as_bytes, as_text, beginning
 from rowmq.store.entries import Entry
 from rowmq.store.groups import Groups
 from rowmq.store.keys import id_within, place_of
 from rowmq.store.leases import Change, Leases, Loaded
 from rowmq.store.selection import HANDLE, Handle, Selection
 from rowmq.store.statement import Operation, Row, Statement
-from rowmq.store.topics import Span, Topics, limit_of, message_of, unread_message_of
+from rowmq.store.topics import (
+    Span,
+    Topics,
+    cut_message_of,
+    limit_of,
+    message_of,
+    unread_message_of,
+)
 from rowmq.times import from_micros
 
 __all__ = [
     "COPY",
+    "CUT_COLUMNS",
     "LETTER_COLUMNS",
     "Burial",
     "Filter",
@@ -259,12 +267,13 @@ class Letters:
         group_id = yield from self.groups.find(chosen.topic, group, keep=True)
         yield from self.leases.adopt(chosen.topic, group_id)
         rows = yield from self.select_now(chosen, limit=len(spares))
+        now = yield from self.dialect.clock("letters.now")
         loaded = yield from self.leases.load(group_id, sorted({row[2] for row in rows}))
         opened: set[tuple[int, int]] = set()
         changes = []
         for place in loaded:
             offsets = {row[3] for row in rows if row[2] == place.partition_id}
-            change, reopened = reopen(place, offsets)
+            change, reopened = reopen(place, offsets, at=now)
             opened |= {(place.partition_id, offset) for offset in reopened}
             changes.append(change)
         # Once each: a message may have failed twice.
@@ -342,14 +351,16 @@ def renamed(entry: Entry, id: str) -> Entry:
     return Entry(entry.topic, entry.key, id, True, entry.data, entry.encoding, entry.headers)
 
 
-def reopen(place: Loaded, offsets: Iterable[int]) -> tuple[Change, list[int]]:
-    """Open offsets again that are done. One that is not will be delivered in any case."""
+def reopen(place: Loaded, offsets: Iterable[int], *, at: int) -> tuple[Change, list[int]]:
+    """Open offsets again that are done; `at` is the time. One that is not done will be delivered in
+    any case.
+    """
     progress = Progress.restored(place.stored)
     opened = []
     for offset in sorted(offsets):
         known = progress.at(offset)
         if offset <= progress.acked or (known is not None and known.state is State.ACKED):
-            progress.reopen(offset)
+            progress.reopen(offset, at=at)
             opened.append(offset)
     change = Change(place.partition_id, place.epoch, place.version, place.stored, progress.stored())
     return change, opened
@@ -363,18 +374,18 @@ def origin_of(row: Row) -> tuple[str | None, int]:
     return encode_headers(own), published_at
 
 
-def letter_of(topic: str, row: Row, type: Any) -> DeadLetter[Any]:
-    """The dead letter of a row of LETTER_COLUMNS."""
+def letter_of(topic: str, row: Row, type: Any, *, whole: bool = True) -> DeadLetter[Any]:
+    """The dead letter of a row of LETTER_COLUMNS; or, if not `whole`, of CUT_COLUMNS."""
     partition_id, offset, failed_at, attempts, group, id, error, key, _, *content = row[2:]
     headers, published_at = origin_of(row)
     payload, encoding = content[:2]
     original = (partition_id, offset, id, payload, encoding, headers, published_at)
     place = place_of(as_text(key))
-    message: Message[Any] = (
-        unread_message_of(original, topic, place)
-        if type is None
-        else message_of(original, topic, place, type)
-    )
+    if type is None:
+        made_of = unread_message_of if whole else cut_message_of
+        message: Message[Any] = made_of(original, topic, place)
+    else:
+        message = message_of(original, topic, place, type)
     return DeadLetter(
         message=message,
         group=as_text(group),
@@ -415,6 +426,8 @@ NOTE = """
 LETTER_COLUMNS = """d.partition_id, d.message_offset, d.origin_partition_id, d.origin_offset,
     d.failed_at, d.attempts, d.consumer_group, d.origin_id, d.error, p.partition_key, m.message_id,
     m.payload, m.encoding, m.headers, m.published_at"""
+
+CUT_COLUMNS = LETTER_COLUMNS.replace("m.payload", beginning("m.payload"))
 
 LIST = f"""
     SELECT {LETTER_COLUMNS}

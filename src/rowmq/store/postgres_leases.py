@@ -55,7 +55,7 @@ class PostgresLeases(Leases):
         put = [(c.partition_id, *r) for c in changes for r in c.after.changed_since(c.before)]
         wanted = [span[1:] for span in spans]
         params: list[Any] = [*member]
-        for rows, width in ((moved, 8), (gone, 2), (put, 7), (wanted, 3)):
+        for rows, width in ((moved, 8), (gone, 2), (put, 8), (wanted, 3)):
             params += columns_of(rows, width)
         params.append(f"{round(self.dialect.lock_timeout * 1000)}ms" if sole else None)
         sql = self.dialect.sql(ADVANCE if find is None else ADVANCE_AND_FIND)
@@ -76,7 +76,7 @@ FENCED, FETCHED, FOUND = 0, 1, 2
 
 def numbered(find: str) -> str:
     """FIND, with the numbers of ADVANCE for its parameters."""
-    for value in ("$2", "$24", "$1", "$2", "$25", str(FOUND_MAX)):
+    for value in ("$2", "$25", "$1", "$2", "$26", str(FOUND_MAX)):
         find = find.replace("?", value, 1)
     return find
 
@@ -95,7 +95,7 @@ ADVANCE = """
     ),
     patience AS MATERIALIZED (
         SELECT set_config(
-            'lock_timeout', COALESCE($23::text, current_setting('lock_timeout')), true
+            'lock_timeout', COALESCE($24::text, current_setting('lock_timeout')), true
         ) AS lock_timeout
     ),
     fenced AS MATERIALIZED (
@@ -126,16 +126,16 @@ ADVANCE = """
     ),
     put AS (
         INSERT INTO {delivery_state} (group_id, partition_id, first_offset, last_offset, state,
-                                      invisible_until, attempts, error)
+                                      invisible_until, attempts, error, reopened)
         SELECT $1, r.*
         FROM unnest((SELECT $13::bigint[]), (SELECT $14::bigint[]), (SELECT $15::bigint[]),
                     (SELECT $16::smallint[]), (SELECT $17::bigint[]), (SELECT $18::integer[]),
-                    (SELECT $19::text[])) AS r
+                    (SELECT $19::text[]), (SELECT $20::bigint[])) AS r
         WHERE EXISTS (SELECT FROM whole)
         ON CONFLICT (group_id, partition_id, first_offset) DO UPDATE
         SET last_offset = excluded.last_offset, state = excluded.state,
             invisible_until = excluded.invisible_until, attempts = excluded.attempts,
-            error = excluded.error
+            error = excluded.error, reopened = excluded.reopened
     )
     SELECT (SELECT count(*) FROM fenced) AS partition_id, NULL::bigint AS message_offset,
            NULL::text AS message_id, NULL::bytea AS payload, NULL::smallint AS encoding,
@@ -143,7 +143,7 @@ ADVANCE = """
            0 AS kind
     UNION ALL
     SELECT <columns>, NULL, 1
-    FROM unnest((SELECT $20::bigint[]), (SELECT $21::bigint[]), (SELECT $22::bigint[]))
+    FROM unnest((SELECT $21::bigint[]), (SELECT $22::bigint[]), (SELECT $23::bigint[]))
         AS s (partition_id, first, last)
     CROSS JOIN LATERAL (
         SELECT * FROM {messages} m

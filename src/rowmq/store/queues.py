@@ -101,11 +101,6 @@ class Queues:
         yield Statement("queues.reserved", self.dialect.sql(RESERVED), (number,))
         return number * IDS_A_BLOCK
 
-    def now(self, name: str) -> Operation[int]:
-        """The time by the database's clock; `name` is that of the statement."""
-        result = yield Statement(name, self.dialect.sql("SELECT {now}"))
-        return int(result.rows[0][0])
-
     # --- lanes ------------------------------------------------------------------------------------
 
     def find_lanes(

@@ -2,7 +2,9 @@
 
 A receipt names the token of a lock, which cannot be guessed, and the job's place in it. All else
 that a settle needs is read from the lock, so that nothing that a receipt says has to be believed:
-what it tells beside that must be what the lock has, or it is of nothing.
+what it tells beside that must be what the lock has, or it is of nothing. When the lock is gone, the
+archive has the job by the time at which it ended; for that nothing is looked at but the last day,
+whatever a receipt says.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -15,6 +17,9 @@ from rowmq.store.listing import Listing
 from rowmq.store.statement import Operation, Row, Statement
 
 __all__ = ["Claim", "Receipt", "Receipts"]
+
+LOOKED_BACK_US = 86_400_000_000
+"""How long a settle that is repeated is told to have been done before, if the job is completed."""
 
 
 class Receipt(NamedTuple):
@@ -150,7 +155,7 @@ class Receipts:
         self, receipts: Sequence[Receipt], _: Mapping[int, Known], lanes: Mapping[int, OpenLane]
     ) -> Operation[Sequence[Row]]:
         """The same of jobs that are done: by time, in one look for all of them, from when the first
-        was claimed.
+        was claimed, or from a day ago.
         """
         (queue_id,) = {lane.queue_id for lane in lanes.values()}
         since = min(max(receipt.due_at, receipt.since) for receipt in receipts)
@@ -158,7 +163,7 @@ class Receipts:
         for ids in self.queues.runs(sorted({receipt.job_id for receipt in receipts})):
             marks = ", ".join("?" for _ in ids)
             sql = self.dialect.sql(COMPLETED.replace("<ids>", marks))
-            params = (queue_id, since, *ids)
+            params = (queue_id, since, LOOKED_BACK_US, since, LOOKED_BACK_US, *ids)
             rows += yield Statement("receipts.completed", sql, params, sole=True)
         return rows
 
@@ -199,4 +204,6 @@ READY = """
 
 COMPLETED = """
     SELECT job_id, attempts, deliveries FROM {completed}
-    WHERE queue_id = ? AND finished_at >= ? AND job_id IN (<ids>)"""
+    WHERE queue_id = ? AND finished_at >= (
+        SELECT CASE WHEN ? >= {now} - ? THEN ? ELSE {now} - ? END
+    ) AND job_id IN (<ids>)"""

@@ -7,17 +7,18 @@ locked without waiting: one that is just being published to is left out, and may
 afterwards, holding nothing else.
 
 Retention is the one thing that takes a message from a group that has not acked it. It is counted in
-the group's row, and told to the caller.
+the group's row, and told to the caller. What was given back to a group has an age of its own: that
+begins when it was.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from rowmq.progress import Progress, State
 from rowmq.store.dialect import Dialect, as_text
 from rowmq.store.groups import Groups
 from rowmq.store.leases import Change, Leases, Loaded
-from rowmq.store.statement import Operation, Statement
+from rowmq.store.statement import Operation, Row, Statement
 from rowmq.store.topics import Span, Topics
 
 __all__ = ["BATCH", "Collected", "Retention", "batches"]
@@ -114,6 +115,7 @@ class Retention:
         """Collect spans that are too old, whoever still wanted them."""
         if not (yield from self.groups.lock(topic)):
             return Collected()
+        spans = yield from self.without_reopened(topic, spans)
         expired, passed_by = yield from self.expire(topic, spans, below=False)
         locked = (yield from self.lock(passed_by, patient=False)) if passed_by else []
         messages = yield from self.shorten(locked)
@@ -128,6 +130,7 @@ class Retention:
             return Collected()
         expired: Mapping[str, int] = {}
         if old:
+            spans = yield from self.without_reopened(topic, spans)
             expired, spans = yield from self.expire(topic, spans, below=True)
         else:
             again = yield from self.find_given_back(topic, old=False)
@@ -173,6 +176,19 @@ class Retention:
         yield Statement("retention.delete", self.dialect.sql(DELETE), params)
         yield Statement("retention.forget_letters", self.dialect.sql(FORGET_LETTERS), params)
         return int(result.rows[0][0])
+
+    def without_reopened(self, topic: str, spans: Sequence[Span]) -> Operation[list[Span]]:
+        """Spans that are too old, without what was given back to a group since then, and that it
+        still wants: somebody has just decided that it is to be tried again.
+        """
+        oldest = yield from self.oldest(topic)
+        if oldest is None or not spans:
+            return []
+        ids = sorted({span.partition_id for span in spans})
+        sql = self.dialect.sql(REOPENED.replace("<ids>", ", ".join("?" * len(ids))))
+        params = [self.dialect.text(topic), *ids, oldest]
+        wanted = (yield Statement("retention.reopened", sql, params)).rows
+        return [part for span in spans for part in around(span, wanted)]
 
     # --- what groups lose -----------------------------------------------------------------------
 
@@ -234,6 +250,16 @@ def passed(place: Loaded, spans: Sequence[Span], *, below: bool) -> tuple[Change
     return change, lost
 
 
+def around(span: Span, wanted: Iterable[Row]) -> list[Span]:
+    """What is left of a span without the ranges of a partition, in rows of REOPENED."""
+    parts = []
+    for id, first, last in sorted((id, first, last) for id, first, last in wanted):
+        if id == span.partition_id and first <= span.last and last >= span.first:
+            parts.append(span._replace(last=first - 1))
+            span = span._replace(first=last + 1)
+    return [part for part in (*parts, span) if part.first <= part.last]
+
+
 def batches(spans: Sequence[Span]) -> list[list[Span]]:
     """Spans in batches, each for one transaction; long ones are cut."""
     found: list[list[Span]] = [[]]
@@ -269,6 +295,11 @@ OLD = """
     FROM {partitions} p
     {join} {messages} m ON m.partition_id = p.id AND m.message_offset = p.first_offset
     WHERE p.topic = ? AND m.published_at < ? ORDER BY p.id"""
+
+REOPENED = """
+    SELECT d.partition_id, d.first_offset, d.last_offset
+    FROM {groups} g JOIN {delivery_state} d ON d.group_id = g.id
+    WHERE g.topic = ? AND d.partition_id IN (<ids>) AND d.reopened >= ?"""
 
 GIVEN_BACK = """
     SELECT m.partition_id, m.message_offset

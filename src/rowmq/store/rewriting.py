@@ -12,8 +12,8 @@ A poll bounds its memory by the partition's largest payload, so there has to be 
 before it is there. That is a transaction of its own: a publish locks that counter after whatever
 its transaction has settled, so whoever has a group's place must not ask for a counter.
 
-No letter that was ever made may name an offset that means another message by now. So the offset
-is made of the database's clock: none is given twice, and what is edited later is delivered later.
+No letter that was ever made may name an offset that means another message by now. So the edits of
+a topic are counted: no offset is given twice, and what is edited later is delivered later.
 """
 
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ EDITED_ID, EDITED_OFFSET = "rowmq-edited-id", "rowmq-edited-offset"
 """The headers that name the message which was edited first, whose offset is one of the log."""
 
 OFFSETS_BELOW = 2**43
-"""How far below zero offsets begin: more milliseconds than there will be until the year 2248."""
+"""How far below zero offsets begin."""
 
 
 class Edit(msgspec.Struct):
@@ -91,7 +91,7 @@ class Rewriting:
         if not rows:
             return (yield from self.is_done(edit))
         refuse_many(chosen, rows)
-        if not (yield from self.give_back(group_id, rows, edit)):
+        if not (yield from self.give_back(chosen.topic, group_id, rows, edit)):
             return None
         yield from self.letters.remove(rows)
         return True
@@ -114,25 +114,28 @@ class Rewriting:
             return False
         return (yield from self.letters.known(edit.partition_id, self.dialect.text(edit.id)))
 
-    def give_back(self, group_id: int, rows: Sequence[Row], edit: Edit) -> Operation[bool]:
+    def give_back(
+        self, topic: str, group_id: int, rows: Sequence[Row], edit: Edit
+    ) -> Operation[bool]:
         """Put the edited message below the log, and open it for the group; False if there is no
         room for it. Under the topic's lock, so that nobody empties the log before this is done.
         """
         row = rows[-1]  # the last one, if it failed again
         partition_id = row[2]
-        sql, params = self.dialect.sql(BELOW), [partition_id] * 2
-        ((now, highest, largest),) = yield Statement("rewriting.below", sql, params)
+        counted = self.dialect.text(topic)
+        yield Statement("rewriting.count", self.dialect.sql(COUNT), (counted,))
+        params = (counted, partition_id)
+        found = yield Statement("rewriting.below", self.dialect.sql(BELOW), params)
+        ((now, edits, largest),) = found.rows
         if largest < len(edit.data):
             return False
         edit.partition_id, edit.id = partition_id, id_within(as_text(row[9]), edit.id)
         (place,) = yield from self.leases.load(group_id, [partition_id])
-        offset = now // 1_000 - OFFSETS_BELOW
-        if highest is not None:
-            offset = max(offset, highest + 1)
+        offset = edits - OFFSETS_BELOW
         values = [partition_id, offset, edit.data, edit.encoding, headers_of(row, edit)]
         sql = self.dialect.sql(INSERT)
         yield Statement("rewriting.insert", sql, [self.dialect.text(edit.id), *values])
-        change, _ = reopen(place, [offset])
+        change, _ = reopen(place, [offset], at=now)
         yield from self.leases.overwrite(group_id, [change])
         return True
 
@@ -165,12 +168,11 @@ def headers_of(row: Row, edit: Edit) -> str | None:
 
 MAKE_ROOM = "UPDATE {partitions} SET largest_bytes = ? WHERE id = ? AND largest_bytes < ?"
 
+COUNT = "UPDATE {topics} SET edited = edited + 1 WHERE topic = ?"
+
 BELOW = """
-    SELECT {now}, (
-        SELECT m.message_offset FROM {messages} m
-        WHERE m.partition_id = ? AND m.message_offset < 0
-        ORDER BY m.partition_id DESC, m.message_offset DESC LIMIT 1),
-        (SELECT p.largest_bytes FROM {partitions} p WHERE p.id = ?)"""
+    SELECT {now}, (SELECT t.edited FROM {topics} t WHERE t.topic = ?),
+           (SELECT p.largest_bytes FROM {partitions} p WHERE p.id = ?)"""
 
 INSERT = """
     INSERT INTO {messages} (message_id, partition_id, message_offset, payload, encoding, headers,

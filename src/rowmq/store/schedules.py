@@ -104,7 +104,7 @@ class Schedules:
         """
         yield from self.dialect.seize()
         yield from self._refuse_oversized(spec)
-        now = yield from self.queues.now("schedules.now")
+        now = yield from self.dialect.clock("schedules.now")
         config_hash, text = spec.config_hash, msgspec.json.encode(spec).decode()
         row = (name, config_hash, text, next_after(spec.timing, now), revision, now)
         # Made first and read afterwards: to lock a row that is missing may lock a whole gap.

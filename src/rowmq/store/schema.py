@@ -107,6 +107,12 @@ class Schema:
             raise too_new(version, known[-1].version)
         return [migration for migration in known if migration.version > version]
 
+    def born_at(self) -> Operation[int]:
+        """When these tables were made: what tells a database from others."""
+        sql = self.dialect.sql("SELECT MIN(applied_at) FROM {migrations}")
+        result = yield Statement("schema.born_at", sql, sole=True)
+        return int(result.rows[0][0])
+
     def migrate(self) -> Operation[list[Migration]]:
         """Apply the pending migrations and return them."""
         if self.lock_sql is not None:

@@ -58,8 +58,8 @@ class Seeking:
             opened = opened_below(Progress.restored(place.stored), first)
             if opened:
                 after = Progress(acked)
-                for offset in opened:
-                    after.reopen(offset)
+                for offset, at in opened.items():
+                    after.reopen(offset, at=at)
                 moved = Progress(acked).stored()
                 how = (place.partition_id, place.epoch, place.version)
                 changes.append(Change(*how, moved, after.stored()))
@@ -101,14 +101,14 @@ class Seeking:
         yield Statement("groups.forget_ranges", self.dialect.sql(sql), params)
 
 
-def opened_below(progress: Progress, first: int) -> list[int]:
-    """The offsets below the log that are not done."""
-    return [
-        offset
+def opened_below(progress: Progress, first: int) -> dict[int, int]:
+    """The offsets below the log that are not done, and when they were given back."""
+    return {
+        offset: known.reopened
         for known in progress.ranges
         if known.state is not State.ACKED
         for offset in range(known.first, min(known.last, first - 1) + 1)
-    ]
+    }
 
 
 def chosen(

@@ -13,12 +13,12 @@ from rowmq.overview import LetterKind, LetterPage
 from rowmq.store.browsing import PAGE_BYTES_MAX
 from rowmq.store.cursors import Cursor
 from rowmq.store.dialect import as_text
-from rowmq.store.letters import COPY, LETTER_COLUMNS, Letters, letter_of
+from rowmq.store.letters import COPY, CUT_COLUMNS, LETTER_COLUMNS, Letters, letter_of
 from rowmq.store.selection import Selection
 from rowmq.store.statement import Operation, Row, Statement
 from rowmq.times import from_micros
 
-__all__ = ["Sorting"]
+__all__ = ["ERROR_BYTES", "Sorting", "beginning"]
 
 LOOKS = (500, 4_500)
 """How many letters are looked at for a pattern, at first and if that was not enough."""
@@ -56,7 +56,7 @@ class Sorting:
     # --- pages ----------------------------------------------------------------------------------
 
     def page(
-        self, wanted: Wanted, *, matching: str | None, after: Cursor | None, limit: int
+        self, wanted: Wanted, *, matching: str | None, after: Cursor | None, limit: int, whole: bool
     ) -> Operation[LetterPage]:
         """A page of letters, from a place on: of all, or of those of a kind."""
         chosen: list[Cursor] = []
@@ -68,10 +68,10 @@ class Sorting:
             chosen += [s.place for s in spots if matching in (None, pattern_of(s.error))]
             if len(chosen) > limit or not more:
                 break
-        shown = yield from self.fitting(chosen[:limit])
+        shown = (yield from self.fitting(chosen[:limit])) if whole else chosen[:limit]
         if len(shown) < len(chosen):
             end, more = shown[-1], True
-        letters = yield from self.read(wanted.topic, shown)
+        letters = yield from self.read(wanted.topic, shown, whole=whole)
         next = end.written() if more and end is not None else None
         return LetterPage(letters=tuple(letters), next=next, looked_at=count)
 
@@ -117,15 +117,19 @@ class Sorting:
                 return [*places[: max(count, 1)]]
         return [*places]
 
-    def read(self, topic: str, places: Sequence[Cursor]) -> Operation[list[Any]]:
+    def read(self, topic: str, places: Sequence[Cursor], *, whole: bool) -> Operation[list[Any]]:
         """The letters at places, in their order; one may be gone by now."""
+        name, template = (
+            ("sorting.read", READ) if whole else ("sorting.beginnings", READ_BEGINNINGS)
+        )
         rows: dict[tuple[int, int], Row] = {}
         for run in self.dialect.chunks(places, (0 for _ in places)):
             source, params = self.dialect.given(COPY, [place[1:] for place in run])
-            sql = self.dialect.sql(READ.replace("<source>", source))
-            result = yield Statement("sorting.read", sql, params, sole=True)
+            sql = self.dialect.sql(template.replace("<source>", source))
+            result = yield Statement(name, sql, params, sole=True)
             rows |= {(row[0], row[1]): row for row in result}
-        return [letter_of(topic, rows[p[1:]], None) for p in places if p[1:] in rows]
+        found = (rows[place[1:]] for place in places if place[1:] in rows)
+        return [letter_of(topic, row, None, whole=whole) for row in found]
 
     # --- kinds ----------------------------------------------------------------------------------
 
@@ -189,3 +193,5 @@ READ = f"""
     {{join}} {{partitions}} p {{by_key}} ON p.id = d.partition_id
     {{join}} {{messages}} m {{by_key}}
         ON m.partition_id = d.partition_id AND m.message_offset = d.message_offset"""
+
+READ_BEGINNINGS = READ.replace(LETTER_COLUMNS, CUT_COLUMNS)

@@ -107,7 +107,7 @@ class Steering:
         if lanes is None:
             return []
         taken = yield from self._take(lanes, ids)
-        now = yield from self.queues.now("steering.now")
+        now = yield from self.dialect.clock("steering.now")
         due_at = now + when.delay_us if when.at is None else when.at
         memo |= {item.job.id: due_at for item in taken}
         yield from self.jobs.set_due([(item.job.id, due_at) for item in taken])
@@ -139,7 +139,7 @@ class Steering:
             return []
         taken = yield from self._take(lanes, ids)
         yield from self._end(taken)
-        now = yield from self.queues.now("steering.now")
+        now = yield from self.dialect.clock("steering.now")
         keeps = yield from self.queues.keeps([lanes.queue_id])
         settles = [item.settle(queue, error) for item in taken]
         yield from self.settles.finish(settles, {NO_LOCK: Held("", now, now)}, keeps)

@@ -123,7 +123,7 @@ class Ticks:
         yield from self.queues.create_queues([owner.queue])
         yield from self._lock_queue(owner.queue)
         places = yield from self.jobs.places([tick.posting for tick in ticks], ids)
-        now = yield from self.queues.now("ticks.now")
+        now = yield from self.dialect.clock("ticks.now")
         held = yield from self._held(owner, ticks)
         if memo and any(row.job_id in ids for row in held.values()):
             return list(memo)
@@ -253,7 +253,7 @@ class Ticks:
     def forget(self) -> Operation[int]:
         """Delete a batch of the ticks that are too old to be made again; how many."""
         yield from self.dialect.seize()
-        now = yield from self.queues.now("ticks.now")
+        now = yield from self.dialect.clock("ticks.now")
         params = (now - KEPT_US, FORGET_BATCH)
         found = yield Statement("ticks.old", self.dialect.sql(OLD), params)
         keys = sorted((as_text(q), as_text(n), at, as_text(part)) for q, n, at, part in found)

@@ -44,6 +44,8 @@ class Token(msgspec.Struct, eq=False):
     """Whether that settle was a release: the next delivery then has the same attempt number."""
     given_up: bool = False
     """Whether that settle was a reject, or the last nack there could be."""
+    reopened: int = 0
+    """When its message was given back after it had been done: attempts are counted from then on."""
 
     @property
     def claimed(self) -> bool:
@@ -236,7 +238,7 @@ def is_last(known: Range | None, token: Token) -> bool:
     return (
         known is not None
         and known.state is State.DELIVERED
-        and known.attempts == token.attempt
+        and (known.attempts, known.reopened) == (token.attempt, token.reopened)
         and token.holding.tokens.get(token.offset, None if token.released else token) is token
     )
 
@@ -247,7 +249,10 @@ def was_settled(progress: Progress, token: Token) -> bool:
     attempts = token.attempt - token.released
     return known is None or (
         known.state is not State.DELIVERED
-        and (known.state is State.ACKED or known.attempts == attempts)
+        and (
+            known.state is State.ACKED
+            or (known.attempts, known.reopened) == (attempts, token.reopened)
+        )
     )
 
 

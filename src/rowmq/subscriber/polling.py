@@ -10,7 +10,7 @@ from weakref import ref
 
 from rowmq.codec import error_text
 from rowmq.drivers.base import Steps
-from rowmq.errors import TransientError
+from rowmq.errors import PayloadMismatch, TransientError
 from rowmq.message import new_id
 from rowmq.pacing import Pace
 from rowmq.policy import share_out
@@ -260,11 +260,26 @@ class Polling:
             self.subscription.given_up += sum(s.token.given_up and not o for s, o in pairs)
         except Exception as error:  # noqa: BLE001 - they come again when their visibility passes
             log.warning("what does not parse could not be given up: %s", error)
+            outcomes = [error] * len(unreadable)
         except BaseException:
             self._unreadable += unreadable
             raise
-        for settlement in unreadable:
-            log.warning("%s does not parse: %s", settlement.token, settlement.error)
+        for settlement, problem in zip(unreadable, outcomes, strict=True):
+            self._tell(settlement, problem)
+
+    def _tell(self, settlement: Settlement, problem: Exception | None) -> None:
+        """Say what became of a message that does not parse."""
+        options, fate = self.subscription.options, "comes again"
+        if problem is None and settlement.token.given_up:
+            fate = "went to the dead letters" if options.buries else "was given up"
+        log.warning(
+            "group %r of topic %r: the message of %s %s: %s",
+            options.group,
+            options.topic,
+            settlement.token,
+            fate,
+            settlement.error,
+        )
 
     def _deliveries(self, holding: Holding, span: Span, rows: Sequence[Row]) -> list[Any]:
         """Deliveries of a span's rows, without those that do not parse."""
@@ -273,8 +288,10 @@ class Polling:
         new, settle = subscription.flavour.delivery, subscription.flavour.settle
         held = options.strict or options.held
         known = holding.progress.at(span.first)  # as are all of the span
-        attempt = known.attempts if known is not None else 1
-        tokens = [Token(holding, row[1], attempt, len(row[3]), held) for row in rows]
+        attempt, reopened = (known.attempts, known.reopened) if known is not None else (1, 0)
+        tokens = [
+            Token(holding, row[1], attempt, len(row[3]), held, reopened=reopened) for row in rows
+        ]
         subscription.remember(holding, tokens)
         deliveries = []
         for row, token in zip(rows, tokens, strict=True):
@@ -292,7 +309,9 @@ class Polling:
         """Note a message that does not parse, to be given up."""
         # A dead letter that does not parse is not to be lost to a wrong type.
         kind = Kind.REJECT if self.subscription.options.buries else Kind.NACK
-        self._unreadable.append(Settlement(token, kind, error=error_text(problem)))
+        # Where it is, a letter says anyhow, and so does the log.
+        reason = problem.__cause__ if isinstance(problem, PayloadMismatch) else None
+        self._unreadable.append(Settlement(token, kind, error=error_text(reason or problem)))
 
     def _pass_over(self, holding: Holding, offsets: Sequence[int]) -> None:
         """Messages that were deleted, by name or by age, have nothing left to deliver."""

@@ -22,7 +22,7 @@ from rowmq.subscriber.delivery import AnyDelivery, check_extension
 from rowmq.subscriber.holding import Holding, Token, is_open, was_settled
 from rowmq.subscriber.settling import Kind, Settlement, apply, settled_before
 
-__all__ = ["Claim", "Refusal", "Wanted", "claim_of", "settle_claims", "wanted_of"]
+__all__ = ["Claim", "Refusal", "Wanted", "awaited", "claim_of", "settle_claims", "wanted_of"]
 
 Refusal = AlreadySettled | StaleLease
 
@@ -41,6 +41,10 @@ class Claim(NamedTuple):
     epoch: int
     offset: int
     attempt: int
+    reopened: int
+    """When the message was given back after it had been done, and its attempts began anew; 0 if it
+    never was.
+    """
     attempts_max: int
     """After how many attempts a nack gives the message up."""
 
@@ -70,8 +74,24 @@ def claim_of(delivery: AnyDelivery[Any]) -> Claim | None:
     if member is None or holding.lost:
         return None
     return Claim(
-        *member, holding.id, holding.epoch, token.offset, token.attempt, core.options.max_attempts
+        *member,
+        partition_id=holding.id,
+        epoch=holding.epoch,
+        offset=token.offset,
+        attempt=token.attempt,
+        reopened=token.reopened,
+        attempts_max=core.options.max_attempts,
     )
+
+
+def awaited(store: Store, subscriber: Any) -> Operation[float]:
+    """For how many seconds somebody may still settle what a subscriber has delivered: another
+    process may have extended it.
+    """
+    member = subscriber._core.member  # noqa: SLF001 - its own package
+    if member is None:
+        return 0.0
+    return (yield from store.leases.awaited(member)) / 1_000_000
 
 
 def wanted_of(
@@ -96,7 +116,7 @@ def settle_claims(
     yield from store.dialect.seize()
     group_id = yield from store.groups.find(topic, group)
     parts = yield from load(store, group_id, {item.claim.partition_id for item in wanted})
-    now = yield from store.queues.now("deliveries.now")
+    now = yield from store.dialect.clock("deliveries.now")
     burials: list[Burial] = []
     outcomes: list[Refusal | None] = []
     for item in wanted:
@@ -127,7 +147,7 @@ class Part:
         return Change(loaded.partition_id, loaded.epoch, loaded.version, loaded.stored, after)
 
     def token_of(self, claim: Claim) -> Token:
-        return Token(self.holding, claim.offset, claim.attempt, 0)
+        return Token(self.holding, claim.offset, claim.attempt, 0, reopened=claim.reopened)
 
     def settle(self, item: Wanted, *, now: int, buries: bool) -> list[Burial]:
         """Do what is wanted. A burial, if the message is given up."""

@@ -15,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from rowmq.client import AsyncRowMQ
+from rowmq.message import QueueInfo
 from rowmq.rights import Role
 from rowmq.web import rendering
 from rowmq.web.callers import Caller
@@ -63,6 +64,8 @@ class Ask:
         self.in_vain = False
         """Whether there was nothing to do, and so nothing for the audit trail."""
         self.connected: AsyncRowMQ | None = None
+        self.queue: QueueInfo | None = None
+        """The queue of the path, once it was found: see `existing`."""
         self._body: bytes | None = None
         self._form: list[tuple[str, str]] | None = None
 

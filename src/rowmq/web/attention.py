@@ -98,7 +98,7 @@ def of_letters(group: GroupTraffic, before: GroupTraffic, since: str) -> Iterato
     path = ("topics", group.topic, "letters")
     after = f" gave up on messages of {group.topic}: {count} dead letters"
     if more > 0:
-        hint = f"{number(more)} more than {since} ago. See what their errors have in common."
+        hint = f"{number(more)} came in the last {since}. See what their errors have in common."
         yield Notice(Level.PROBLEM, "dead letters grow", "Group ", group.group, after, hint, path)
     else:
         hint = "None came lately. Give them back once the cause is mended, or purge them."
@@ -213,7 +213,11 @@ def of_schedules(
     """Schedules that nobody fires."""
     for schedule in schedules:
         late = 0.0 if schedule.next_at is None else (now - schedule.next_at).total_seconds()
-        if schedule.paused or late < JUST_NOW_SECONDS or not sees(caller, schedule):
+        if (
+            schedule.paused
+            or late < JUST_NOW_SECONDS
+            or not caller.sees(schedule.queue, schedule.topic)
+        ):
             continue
         bad = late >= LIMITS.seconds("unattended")
         yield Notice(
@@ -227,20 +231,14 @@ def of_schedules(
         )
 
 
-def sees(caller: Caller, schedule: ScheduleInfo) -> bool:
-    """Whether what a schedule fires into is in the caller's scope."""
-    if schedule.queue is not None:
-        return caller.sees_queue(schedule.queue)
-    return schedule.topic is not None and caller.sees_topic(schedule.topic)
-
-
 def of_workers(workers: Iterable[WorkerInfo], now: datetime) -> Iterator[Notice]:
     """Workers that have not been heard of."""
     for worker in workers:
         if worker.alive:
             continue
         silent = duration((now - worker.seen_at).total_seconds())
-        ran = f" It was running {len(worker.running)} handlers." if worker.running else ""
+        many = "1 handler" if len(worker.running) == 1 else f"{len(worker.running):,} handlers"
+        ran = f" It was running {many}." if worker.running else ""
         yield Notice(
             Level.WARNING,
             "workers silent",

@@ -17,6 +17,7 @@ from starlette.responses import Response
 from rowmq.errors import RowMQError
 from rowmq.quoting import within
 from rowmq.rights import Ending
+from rowmq.web import existing
 from rowmq.web.foretold import foretold
 from rowmq.web.limits import Limiter
 from rowmq.web.problems import Problem, problem_of
@@ -32,9 +33,11 @@ log = logging.getLogger("rowmq.web")
 NOBODY = "(nobody)"
 OURSELVES = "(site)"
 
-ADDRESS_PER_MINUTE = 30
-NOBODYS_PER_MINUTE = 300
-"""How many rows of those who are nobody, at one address and at all."""
+ADDRESS_AT_ONCE, ADDRESS_PER_MINUTE = 30, 2
+NOBODYS_AT_ONCE, NOBODYS_PER_MINUTE = 300, 5
+"""How many rows of those who are nobody, at one address and at all: at once, and in the long run.
+Nobody else can be kept from filling the trail for months, and it is kept for ever.
+"""
 
 REFUSED_PER_MINUTE = 300
 """How many rows of one who is known."""
@@ -54,8 +57,8 @@ class Auditor:
 
     def __init__(self, *, messages: bool) -> None:
         self.messages = messages
-        self.nobodys = Limiter(NOBODYS_PER_MINUTE / 60, NOBODYS_PER_MINUTE)
-        self.addresses = Limiter(ADDRESS_PER_MINUTE / 60, ADDRESS_PER_MINUTE)
+        self.nobodys = Limiter(NOBODYS_PER_MINUTE / 60, NOBODYS_AT_ONCE)
+        self.addresses = Limiter(ADDRESS_PER_MINUTE / 60, ADDRESS_AT_ONCE)
         self.known = Limiter(REFUSED_PER_MINUTE / 60, REFUSED_PER_MINUTE)
         self.left_out: Counter[str] = Counter()
         """How many rows of whom were not written, since that was written down."""
@@ -65,13 +68,13 @@ class Auditor:
         """What the endpoint answers, with the rows of it."""
         route = ask.route
         if not route.writes:
-            return await route.endpoint(ask)
+            return await existing.answer(ask)
         if route.needs is None:  # who it is shows only afterwards
             return await self._afterwards(ask)
         if route.audited or self.messages:
             return await self._around(ask)
         try:
-            return await route.endpoint(ask)
+            return await existing.answer(ask)
         except Exception as error:
             if ending_of(error) is Ending.REFUSED:
                 await self._write(ask, Ending.REFUSED, why(error))
@@ -112,19 +115,19 @@ class Auditor:
             ending=Ending.BEGUN,
         )
         try:
-            response = await ask.route.endpoint(ask)
+            response = await existing.answer(ask)
         except Exception as error:
-            more = {**asked, **ask.notes, **why(error)}
-            await self._conclude(ask, entry, ending_of(error), more)
+            await self._conclude(ask, entry, ending_of(error), {**asked, **ask.notes, **why(error)})
             raise
-        done = response.status_code < 400
-        more = ask.notes if done else {**asked, **ask.notes, "status": response.status_code}
-        await self._conclude(ask, entry, Ending.DONE if done else Ending.FAILED, more)
+        ending, more = Ending.DONE, {**asked, **ask.notes}
+        if response.status_code >= 400:
+            ending, more = Ending.FAILED, {**more, "status": response.status_code}
+        await self._conclude(ask, entry, ending, more)
         return response
 
     async def _afterwards(self, ask: "Ask") -> Response:
         try:
-            response = await ask.route.endpoint(ask)
+            response = await existing.answer(ask)
         except Exception as error:
             await self._write(ask, ending_of(error, REFUSALS), why(error))
             raise
@@ -183,7 +186,8 @@ def target_of(ask: "Ask") -> str:
 def ending_of(error: Exception, refusals: Collection[int] = FORBIDDEN) -> Ending:
     """Whether somebody was not let do something, or it went wrong."""
     found = problem_of(error)
-    return Ending.REFUSED if found is not None and found.status in refusals else Ending.FAILED
+    is_refusal = found is not None and (found.hides is not None or found.status in refusals)
+    return Ending.REFUSED if is_refusal else Ending.FAILED
 
 
 def why(error: Exception) -> dict[str, Any]:
@@ -191,4 +195,4 @@ def why(error: Exception) -> dict[str, Any]:
     found = problem_of(error)
     if found is None:
         return {"error": type(error).__name__}
-    return {"error": found.kind, "detail": found.detail[:ERROR_CHARS_MAX]}
+    return {"error": found.hides or found.kind, "detail": found.detail[:ERROR_CHARS_MAX]}

@@ -51,7 +51,7 @@ class Gate:
             ask.csrf = self.sessions.csrf_of(ask.session)
         by_token = False
         if route.needs is not None:
-            by_token = await self._identify(ask)
+            by_token = await self.identify(ask)
         self._check_pace(ask)
         if route.needs is not None:
             self._check_caller(ask)
@@ -80,8 +80,8 @@ class Gate:
         if hosts and host not in hosts and not is_loopback(host):
             raise Problem(421, "this site is not served under that name", kind="unknown-host")
 
-    async def _identify(self, ask: "Ask") -> bool:
-        """Find the caller; True if by a token that came with the request."""
+    async def identify(self, ask: "Ask") -> bool:
+        """Find the caller, if it is anybody; True if by a token that came with the request."""
         scheme, _, secret = ask.request.headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer":
             ask.caller = await self._by_token(ask, secret.strip())

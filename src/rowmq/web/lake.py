@@ -11,6 +11,7 @@ It needs `deltalake`, of the extra `spark`, and neither Spark nor a Java. Its ta
 import asyncio
 import contextlib
 import logging
+import re
 import threading
 import time
 from collections.abc import Sequence
@@ -26,6 +27,9 @@ __all__ = ["Lake", "LakeTable", "Lakes"]
 log = logging.getLogger("rowmq.web")
 
 TABLES = ("messages", "dead_letters", "jobs", "lag")
+
+CONTAINERS = ("abfs", "wasb")
+"""Kinds of URLs, of Azure, that name a container where others have a user."""
 
 KEPT_SECONDS = 30.0
 """How long an answer is kept: to read a log of a store far away takes its time."""
@@ -51,6 +55,20 @@ class Lake(msgspec.Struct, frozen=True):
     place: str
     tables: Sequence[LakeTable] = ()
     error: str | None = None
+
+    @property
+    def address(self) -> str:
+        """Where it is, for people to see: without the user of a URL, and without its query, which
+        may be a signature. Who has the address could read the lake otherwise.
+        """
+        scheme, separator, rest = self.place.partition("://")
+        if not separator:
+            return self.place
+        host, slash, path = re.split(r"[?#]", rest, maxsplit=1)[0].partition("/")
+        user, at, bare = host.rpartition("@")
+        if not scheme.lower().startswith(CONTAINERS) or ":" in user:
+            user = at = ""
+        return f"{scheme}://{user}{at}{bare}{slash}{path}"
 
     @property
     def bytes(self) -> int:

@@ -16,11 +16,16 @@ WILD = re.compile(r"(\*|\?|\[[^\]]*\])")
 BETWEEN = r".{0,100}?"
 """What a star stands for in the middle of a pattern: not half of the text."""
 
-CODES = re.compile(r"\\+u([0-9a-fA-F]{4})|(?:\\+x|%)([0-9a-fA-F]{2})")
-"""How JSON, other languages and forms write a character."""
+CODES = re.compile(r"(?<!\\)\\+(?:u([0-9a-fA-F]{4})|x([0-9a-fA-F]{2}))|%([0-9a-fA-F]{2})")
+"""How JSON, other languages and forms write a character. A run of backslashes is tried once, from
+its first: from each of them, a long one would take its length by its length.
+"""
 
-DROPPED = ("-", "_", "\0", "\ufeff")
-"""What names are compared without; and zeros, of which UTF-16 has one beside each letter."""
+BEGINS = r"(?:(?<!\w)|(?<=\\[0abefnrtv]))"
+"""Where a name may begin: also after a line's end and its like, which are written with a letter."""
+
+DROPPED = ("-", "_", "\ufeff")
+"""What names are compared without."""
 
 GIVEN = r"\w{0,40}[\\\"']{0,8}\s{0,4}[:=>]\s{0,4}\S"
 """What comes after a name that is given a value."""
@@ -70,17 +75,20 @@ def plain_text(text: str | bytes) -> str:
     """A text as names are compared, with codes as what they stand for."""
     found = text if isinstance(text, str) else text.decode(errors="replace")
     if "\\" in found or "%" in found:
-        found = CODES.sub(lambda match: chr(int(match[1] or match[2], 16)), found)
+        found = CODES.sub(lambda match: chr(int(match[1] or match[2] or match[3], 16)), found)
     found = found.casefold()
     for char in DROPPED:
         found = found.replace(char, "")
+    if "\0" in found:
+        # They stand between names, or beside each letter, as in UTF-16: so it is read in both ways.
+        return found + "\0" + found.replace("\0", "")
     return found
 
 
 def word_of(pattern: str) -> Word:
     """What a pattern of names looks like within a text."""
     parts = WILD.split(pattern)
-    begins = "" if pattern.startswith("*") else r"(?<!\w)"
+    begins = "" if pattern.startswith("*") else BEGINS
     ends = "" if pattern.endswith("*") else r"(?!\w)"
     inner = "".join(map(expression_of, parts)).removeprefix(BETWEEN).removesuffix(BETWEEN)
     return Word(

@@ -24,11 +24,6 @@ class Limiter:
         self.clock = clock
         self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
-    def wait(self, caller: str) -> float:
-        """How many seconds a caller has to wait before the next one; 0 if that is now."""
-        left = self._now(caller)
-        return 0.0 if left >= 1 else (1 - left) / self.per_second
-
     def take(self, caller: str) -> float:
         """Count one, if there is one left: 0, or how many seconds to wait instead."""
         left = self._now(caller)

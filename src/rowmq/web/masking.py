@@ -5,9 +5,13 @@
     path:customer.cards[*].number    a member at this place; * stands for any name or index
     payload                  every payload, whole
 
-Names are compared without case, - and _: apiKey, API-Key and api_key are one. Text with JSON in it
-is looked into, be it a payload or a member of one. What looks as if it could hold a field, and
-cannot be read for certain, is masked whole: of two readings of a text, one might show it.
+Names are compared without case, - and _: apiKey, API-Key and api_key are one. Where a rule has one
+of these, a name may have a space or a dot. A name of several, such as `user[token]`, is each of
+them, too.
+
+Text with JSON in it is looked into, be it a payload or a member of one. What looks as if it could
+hold a field, and cannot be read for certain, is masked whole: of two readings of a text, one might
+show it.
 
 What is masked is a copy: nothing of this touches what is stored, or what consumers are given.
 """
@@ -17,6 +21,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
+from itertools import chain
 from typing import Any, NamedTuple
 
 import msgspec
@@ -55,7 +60,10 @@ DEFAULT_MASKS = (
 STEP = re.compile(r"\[(\*|\d+)\]|\.?([^.\[\]]+)")
 
 JOINTS = re.compile(r"(\[[^\]]*\])|[-_]")
-"""What joins the words of a name; not what stands in a pattern for one of several characters."""
+"""What joins the words of a pattern; not what stands in it for one of several characters."""
+
+SEPARATE = re.compile(r"\W+")
+"""What is between the names that a name may be made of: user[token], user.token."""
 
 REMEMBERED_CHARS_MAX = 200
 
@@ -92,20 +100,31 @@ def check_masks(masks: Iterable[str]) -> Rules:
         fields=any_of(found["field"]),
         paths=paths,
         whole=bool(found["payload"]),
-        words=Words(map(plain_name, found["field"]), map(names_in, paths)),
+        words=Words(chain.from_iterable(map(patterns_of, found["field"])), map(names_in, paths)),
     )
 
 
 def plain_name(name: str) -> str:
-    """A name, or a pattern of names, as it is compared."""
-    return JOINTS.sub(lambda match: match[1] or "", name.casefold())
+    """A name as it is compared."""
+    return name.casefold().replace("-", "").replace("_", "")
+
+
+def patterns_of(pattern: str) -> list[str]:
+    """What a pattern looks for in names as they are compared: its words joined by nothing, or by
+    what joins them where names are written for people.
+    """
+
+    def joined(joint: str) -> str:
+        return JOINTS.sub(lambda match: match[1] or joint, pattern.casefold())
+
+    return [joined(""), joined("[ .]")]
 
 
 def any_of(patterns: Sequence[str]) -> re.Pattern[str] | None:
     """One pattern that matches whatever one of these does, as it is written and as it is compared:
     one may ask for what joins the words of a name.
     """
-    written = {each: None for one in patterns for each in (plain_name(one), one.casefold())}
+    written = {each: None for one in patterns for each in (*patterns_of(one), one.casefold())}
     return re.compile("|".join(map(fnmatch.translate, written))) if written else None
 
 
@@ -118,8 +137,9 @@ def is_one(pattern: re.Pattern[str] | None, name: str) -> bool:
 
 
 def matches(pattern: re.Pattern[str], name: str) -> bool:
-    """Whether a pattern matches a name, as it is written or as it is compared."""
-    return bool(pattern.match(plain_name(name)) or pattern.match(name.casefold()))
+    """Whether a pattern matches a name, as it is written or as it is compared, or one within it."""
+    plain = plain_name(name)
+    return any(map(pattern.match, (plain, name.casefold(), *SEPARATE.split(plain))))
 
 
 remembered = lru_cache(2_000)(matches)

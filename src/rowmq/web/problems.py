@@ -13,7 +13,7 @@ from typing import Any
 from rowmq import errors
 from rowmq.quoting import in_line
 
-__all__ = ["Problem", "problem_of", "statuses"]
+__all__ = ["Problem", "detail_of", "problem_of", "statuses"]
 
 RETRY_AFTER_SECONDS = 1
 
@@ -57,9 +57,52 @@ TOLD = (errors.StatementTooLarge, errors.MissingExtra, errors.Closed)
 """Those of them that say nothing of the kind."""
 
 
+ADVICE = tuple(
+    (re.compile(python + r"\Z", re.DOTALL), told)
+    for python, told in (
+        (
+            r"; create it with create_group\(\) or subscribe\(\), or see groups\(.*\)",
+            ": a PUT of it makes it, and so does its first poll; a GET of the groups lists all",
+        ),
+        (r"; subscribe again to create it anew", "; poll again to create it anew"),
+        (r"; cron\.list\(\) shows all", "; a GET of the schedules lists those there are"),
+        (
+            r": offer_or_update\(\) replaces it, offer_if_not_exists\(\) leaves it alone \(.*\)",
+            ": an offer updates it, or leaves it alone if it says so by can_update",
+        ),
+        (
+            r"; raise it with (?:configure_topic|queue)\(.*max_payload_bytes=\.\.\.\), or (.*)",
+            r"; raise it by max_payload_bytes of its settings, or \1",
+        ),
+        (
+            r"give jobs a longer lock_timeout, or extend(?:\(\) it| them) in time",
+            "claim jobs with longer lock_seconds, or extend them in time",
+        ),
+        (r"; queue\.receipt\(job\) gives one, and (.*)", r"; a claim gives one, and \1"),
+        (r"give delay= or at=, but not both", "give delay_seconds or at, but not both"),
+        (
+            r"give one of at=, id=, before= and after=, or none of them",
+            "give one of at, id, before and after, or none of them",
+        ),
+        (
+            r"say which letter is meant: letter=, or group= and id=",
+            "say which letter is meant: by letter, or by group and id",
+        ),
+        (
+            r"say by letter= which letter is meant, or by key= of which key: (.*)",
+            r"say by letter which one is meant, or by key of which key: \1",
+        ),
+    )
+)
+"""How errors of the library end that advise to call its methods, and what callers of the API are
+told instead.
+"""
+
+
 class Problem(Exception):
     """An answer that is not what was asked for. `kind` is a stable name for programs; `extra` are
-    more members for them.
+    more members for them. `hides` is what the audit trail says instead, where the answer must not
+    tell what is there from what is not: then somebody was refused.
     """
 
     def __init__(
@@ -69,6 +112,7 @@ class Problem(Exception):
         *,
         kind: str | None = None,
         headers: Mapping[str, str] | None = None,
+        hides: str | None = None,
         **extra: Any,
     ) -> None:
         super().__init__(detail)
@@ -77,6 +121,7 @@ class Problem(Exception):
         self.title = TITLES.get(status) or HTTPStatus(status).phrase
         self.kind = kind or self.title.lower().replace(" ", "-")
         self.headers = dict(headers or {})
+        self.hides = hides
         self.extra = extra
 
     def body(self) -> dict[str, Any]:
@@ -93,7 +138,7 @@ def problem_of(error: BaseException) -> Problem | None:
         if isinstance(error, kind):
             detail = detail_of(error)
             wait = {"Retry-After": str(RETRY_AFTER_SECONDS)} if status == 503 else {}
-            doubt = {"in_doubt": True} if getattr(error, "in_doubt", False) else {}
+            doubt: dict[str, Any] = {"in_doubt": True} if getattr(error, "in_doubt", False) else {}
             return Problem(status, detail, kind=kebab(type(error).__name__), headers=wait, **doubt)
     return None
 
@@ -104,7 +149,14 @@ def detail_of(error: BaseException) -> str:
         for kind, told in HIDDEN.items():
             if isinstance(error, kind):
                 return told
-    return in_line(str(error))
+    return in_line(in_terms_of_http(str(error)))
+
+
+def in_terms_of_http(text: str) -> str:
+    """An error of the library without the names of its methods and their arguments."""
+    for advice, told in ADVICE:
+        text = advice.sub(told, text)
+    return text
 
 
 def statuses() -> dict[str, int]:

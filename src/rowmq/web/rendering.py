@@ -1,7 +1,7 @@
 """Templates to pages. Everything that is put into one is escaped, unless it is markup of our own.
 
 Templates have the request's own things at hand, such as `url`, `can` and `csrf_field`, also in the
-macros of `parts.html`: while a page is rendered, which takes no waiting, `current` is its request.
+macros of `PARTS`: while a page is rendered, which takes no waiting, `current` is its request.
 
 A live section is a block of a page. Its script asks for the page again with a header that names the
 block, and gets that block only.
@@ -15,7 +15,6 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jinja2
-from markupsafe import Markup as Escaped
 from markupsafe import escape
 
 from rowmq.markup import Markup, el, raw
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from rowmq.web.asking import Ask, Flash
     from rowmq.web.callers import Caller
 
-__all__ = ["FRAGMENT", "Step", "render"]
+__all__ = ["FRAGMENT", "render"]
 
 FRAGMENT = "x-fragment"
 """The header that asks for one block of a page."""
@@ -39,19 +38,14 @@ THEME_COOKIE = "rowmq_theme"
 EVERY_MS = 2_000
 """How often a live section is asked for again."""
 
+PARTS = ("parts", "topics_parts", "jobs_parts", "schedules_parts", "workers_parts")
+"""Templates of macros, which all others have at hand under these names. What a page imports itself
+is not there when one block of it is asked for.
+"""
+
 BLOCK = re.compile(r"[a-z_]{1,40}")
 
 current: ContextVar["Ask"] = ContextVar("rowmq.web.rendering.current")
-
-
-class Step(NamedTuple):
-    """An entry of a timeline."""
-
-    at: datetime | None
-    what: str
-    tone: str = ""
-    text: str | None = None
-    detail: Markup | Escaped | None = None
 
 
 class Item(NamedTuple):
@@ -132,7 +126,8 @@ def environment() -> jinja2.Environment:
     )
     env.globals |= GLOBALS
     env.filters |= FILTERS
-    env.globals["parts"] = env.get_template("parts.html").module
+    for name in PARTS:
+        env.globals[name] = env.get_template(f"{name}.html").module
     return env
 
 

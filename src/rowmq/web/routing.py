@@ -49,6 +49,8 @@ class Route:
     is no GET. `everywhere` is for what concerns all topics and queues at once, such as tokens: then
     the caller's scopes must be everything. `audited` is False for what programs do message by
     message, which the audit trail has only if it was refused, or if the settings ask for all.
+    `may_be_new` is for what makes the topic or queue that the path names, waits for it, or goes by
+    receipts, which say more than names: everything else is a 404 where there is none.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class Route:
         action: str | None = None,
         everywhere: bool = False,
         audited: bool = True,
+        may_be_new: bool = False,
     ) -> None:
         self.method = method
         self.path = path
@@ -73,6 +76,7 @@ class Route:
         self.action = action
         self.everywhere = everywhere
         self.audited = audited
+        self.may_be_new = may_be_new
         self.segments = tuple(path.strip("/").split("/")) if path != "/" else ()
         self.params = tuple(match[1] for one in self.segments if (match := PARAM.fullmatch(one)))
         self._check()

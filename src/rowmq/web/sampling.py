@@ -9,7 +9,6 @@ topics and queues, which is why those are kept one by one.
 """
 
 import asyncio
-import contextlib
 import logging
 import math
 import time
@@ -126,12 +125,12 @@ class Sampler:
         self._slow, self._expired_at = None, self._clock()
 
     async def close(self) -> None:
-        """Stop looking."""
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
-            self._task = None
+        """Stop looking. Who looks afterwards may be of another loop."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        self._lock = asyncio.Lock()
 
     async def sample(self, mq: AsyncRowMQ) -> Snapshot:
         """Look now. Of those who come while somebody does, one looks again, for all of them."""
@@ -186,6 +185,8 @@ class Sampler:
                 # Whoever asks next is told; until then there is a gap.
                 log.info("the dashboard could not look at the database: %s", error)
                 return
+            except Exception:
+                log.exception("the dashboard could not look at the database")
 
 
 def sample_of(at: float, traffic: Traffic, backlog: list[QueueBacklog]) -> Sample:

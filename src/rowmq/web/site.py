@@ -8,9 +8,9 @@ shutdown.
 """
 
 import asyncio
-import inspect
+import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Iterable
 from types import ModuleType
 from typing import Any
 from urllib.parse import quote as percent_encoded
@@ -21,8 +21,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import RedirectResponse, Response
 from starlette.types import Message, Receive, Scope, Send
 
-from rowmq.client import AsyncRowMQ, connect_async
-from rowmq.errors import ConfigurationError
+from rowmq.client import AsyncRowMQ
+from rowmq.errors import RowMQError, SchemaMissing
 from rowmq.quoting import in_line
 from rowmq.web import assets, metrics, rendering
 from rowmq.web.api import routes as api
@@ -36,6 +36,7 @@ from rowmq.web.keys import Keys
 from rowmq.web.kinds import Kinds
 from rowmq.web.lake import Lakes
 from rowmq.web.masking import Mask
+from rowmq.web.opening import Source, check, open_client
 from rowmq.web.pages import (
     audit,
     doctor,
@@ -84,10 +85,10 @@ API_MODULES: tuple[ModuleType, ...] = (api,)
 MODULES: tuple[ModuleType, ...] = (assets, metrics, *PAGES, *API_MODULES)
 """Whose `ROUTES` a site has: pages, and the HTTP API."""
 
-Source = str | AsyncRowMQ | Callable[[], AsyncRowMQ | Awaitable[AsyncRowMQ]]
-"""The database: a URL, a client, or what gives one when it is first asked."""
-
 PROBLEM = "application/problem+json"
+
+NOWHERE = "/nowhere"
+"""The path of the route that stands for those that there are not: no page's."""
 
 STRANGERS_BYTES_MAX = 64 * 1024
 """How large a body may be that anybody may send."""
@@ -131,26 +132,15 @@ class Site:
         if self._mq is None:
             async with self._connecting:
                 if self._mq is None:
-                    self._mq = await self._open()
+                    self._mq = await open_client(self.source, **self.options)
         return self._mq
-
-    async def _open(self) -> AsyncRowMQ:
-        if isinstance(self.source, str):
-            return await connect_async(self.source, **self.options)
-        made = self.source if isinstance(self.source, AsyncRowMQ) else self.source()
-        client = await made if inspect.isawaitable(made) else made
-        if not isinstance(client, AsyncRowMQ):
-            raise ConfigurationError(
-                f"a site needs a URL, an AsyncRowMQ or a function that gives one, not a "
-                f"{type(client).__name__}"
-            )
-        return client
 
     async def close(self) -> None:
         """Close what was opened here: a client that was given is its owner's. Who asks afterwards
         opens it again.
         """
         await self.sampler.close()
+        self.kinds.close()
         self.scrapes.close()
         await self.consumers.close()
         mq, self._mq = self._mq, None
@@ -177,6 +167,11 @@ class Site:
         while True:
             message = await receive()
             if message["type"] == "lifespan.startup":
+                try:
+                    check(self.source)
+                except SchemaMissing as error:
+                    await send({"type": "lifespan.startup.failed", "message": str(error)})
+                    return
                 await send({"type": "lifespan.startup.complete"})
             elif message["type"] == "lifespan.shutdown":
                 await self.close()
@@ -218,16 +213,26 @@ class Site:
     def _nowhere(self, method: str, segments: tuple[str, ...] | None) -> Route:
         """Stands for the route that there is not."""
         allowed = [] if segments is None else self.routes.methods(segments)
-        path = API if segments is not None and segments[:2] == ("api", "v1") else "/"
+        is_api = segments is not None and segments[:2] == ("api", "v1")
 
-        async def refuse(_: Ask) -> Response:
+        async def refuse(ask: Ask) -> Response:
             if allowed:
                 told = {"Allow": ", ".join(allowed)}
                 text = f"{method[:20]!r} is not for this path: {told['Allow']} is"
                 raise Problem(405, text, headers=told)
+            if is_api:
+                described = ask.url("api", "v1", "openapi.json")
+                raise Problem(404, f"there is nothing here: {described} describes all calls")
+            await self._recognise(ask)
             raise Problem(404, "there is nothing here")
 
-        return Route("GET", path, refuse, needs=None)
+        return Route("GET", API if is_api else NOWHERE, refuse, needs=None)
+
+    async def _recognise(self, ask: Ask) -> None:
+        """Find out who asks, where nobody has to be known: who is gets their navigation."""
+        with contextlib.suppress(Problem, RowMQError):
+            ask.connected = await self.connect()
+            await self.gate.identify(ask)
 
     async def _answer(self, ask: Ask) -> Response:
         try:

@@ -22,11 +22,15 @@ BYTES_MAX = 4_096
 BYTES_IN_LINE = 16
 
 TOKEN = re.compile(
-    r'(?P<string>"(?:\\.|[^"\\])*")(?P<key>:)?'
+    r'(?P<string>"(?:\\.|[^"\\])*(?:"|\\?\Z))(?P<key>:)?'
     r"|(?P<number>-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)"
     r"|(?P<word>true|false|null)"
-    r"|(?P<mark>[{}\[\],]+)"
+    r"|(?P<mark>[{}\[\],]+)",
+    re.DOTALL,
 )
+"""The parts of JSON that have a colour. A text that is cut ends at the cut: else each quote in it
+would be tried as the beginning of another, to the end.
+"""
 
 
 class Seen(NamedTuple):

@@ -3,6 +3,7 @@
 import contextlib
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple
@@ -17,6 +18,12 @@ __all__ = ["Address", "Answer", "Answers", "address_of", "metrics_answers", "ser
 Address = tuple[str, int]
 
 PORT_DIGITS_MAX = 5
+
+REQUESTS_MAX = 16
+REQUEST_SECONDS = 20.0
+"""How many requests there are at once, each in a thread, and how long one may take: whoever can
+reach this could use up the memory of a worker otherwise.
+"""
 
 
 class Answer(NamedTuple):
@@ -39,7 +46,7 @@ def address_of(value: int | str) -> Address:
     given = port.isascii() and port.isdecimal() and len(port) <= PORT_DIGITS_MAX
     if isinstance(value, bool) or not given or int(port) > 65535 or (colon and not host) or bare:
         raise InvalidOption(
-            f"give a port, as in 8080, or host:port, as in 0.0.0.0:8080 or [::]:8080, not "
+            f"give a port, as in 8081, or host:port, as in 0.0.0.0:8081 or [::]:8081, not "
             f"{quoted(value)}"
         )
     return host.strip("[]") or "127.0.0.1", int(port)
@@ -79,9 +86,31 @@ class Server(ThreadingHTTPServer):
 
     def __init__(self, address: Address, answers: Answers) -> None:
         self.answers = answers
+        self._ends: dict[Any, float] = {}
+        """By when each request must be over, by its socket."""
         if ":" in address[0]:
             self.address_family = socket.AF_INET6
         super().__init__(address, Request)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer in a thread, if there is room for one more; else they may ask again."""
+        if len(self._ends) >= REQUESTS_MAX:
+            self.shutdown_request(request)
+            return
+        self._ends[request] = time.monotonic() + REQUEST_SECONDS
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        """It is over, in whatever way: make room."""
+        self._ends.pop(request, None)
+        super().shutdown_request(request)
+
+    def service_actions(self) -> None:
+        """Break off what has taken too long; this is called twice a second, and by each request."""
+        for request, ends_at in list(self._ends.items()):
+            if ends_at <= time.monotonic():
+                with contextlib.suppress(OSError):  # it has ended by itself
+                    request.shutdown(socket.SHUT_RDWR)
 
 
 class Request(BaseHTTPRequestHandler):

@@ -203,11 +203,19 @@ def test_jobs_are_put(url: str, mq: rowmq.RowMQ) -> None:
     assert (job.due_at, job.key) == (datetime(2030, 1, 1, tzinfo=UTC), "k")
 
 
+def test_put_says_that_a_queue_is_new(url: str, mq: rowmq.RowMQ) -> None:
+    assert answer(url, "jobs", "put", "emials", "1").startswith("put 1 job into emials (new): ")
+    assert answer(url, "jobs", "put", "emials", "1").startswith("put 1 job into emials: ")
+    mq.queue("emails").configure(max_in_flight=1)
+    assert "(new)" not in answer(url, "jobs", "put", "emails", "1")
+    assert "(new)" not in answer(url, "jobs", "put", "others", input="")
+
+
 def test_jobs_are_put_from_files_and_stdin(url: str, mq: rowmq.RowMQ, tmp_path: Path) -> None:
     path = tmp_path / "jobs.jsonl"
     path.write_text("1\n2\n")
     shown = answer(url, "jobs", "put", "q", "--file", str(path), "-f", "-", input="3\n")
-    assert shown == "put 3 jobs into q\n"
+    assert shown == "put 3 jobs into q (new)\n"
     assert [job.payload for job in mq.queue("q").live()] == [1, 2, 3]
     result = invoke(url, "jobs", "put", "q", input="1\n{bad\n")
     assert result.exit_code == 1

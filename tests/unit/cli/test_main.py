@@ -15,7 +15,7 @@ import pytest
 
 import rowmq
 from rowmq import errors
-from rowmq.cli.failing import CODES, explain
+from rowmq.cli.failing import CODES, NAMES_MAX, explain, redacted, unknown
 from rowmq.cli.main import ENTRIES, app
 from tests.unit.cli.running import answer, command, invoke, url_of
 
@@ -135,6 +135,11 @@ def test_a_command_that_needs_a_database_says_how_to_name_one(
     assert result.exit_code == 2
     assert "ROWMQ_URL" in result.stderr
     assert "--url" in result.stderr
+
+
+def test_examples_of_a_worker_leave_the_dashboard_its_port() -> None:
+    assert "8080; 0<=x" in answer(None, "dashboard", "--help")
+    assert "8080" not in answer(None, "worker", "--help")
 
 
 def test_a_word_that_is_no_command_is_answered_with_one() -> None:
@@ -326,6 +331,109 @@ def test_a_password_is_not_repeated_wherever_it_was_written(arguments: list[str]
         assert "***@host" in result.stderr
 
 
+EXAMPLES = {
+    "no database is named": (["topics"], "postgresql://user:password@host/database"),
+    "no host": (
+        ["topics", "--url", "postgresql://[user:hunter2@host/db"],
+        "postgresql://user:password@host:port/database",
+    ),
+    "an unknown scheme": (
+        ["topics", "--url", "oracle://user:hunter2@host/db"],
+        "postgresql://user:password@host/database",
+    ),
+    "no database in it": (
+        ["topics", "--url", "mysql://user:hunter2@host"],
+        "mysql://user:password@host:3306/database",
+    ),
+}
+
+
+@pytest.mark.parametrize(("arguments", "example"), EXAMPLES.values(), ids=EXAMPLES)
+def test_an_example_of_a_url_can_be_read(arguments: list[str], example: str) -> None:
+    for more in ([], ["--json"]):
+        result = invoke(None, *arguments, *more)
+        assert example in result.stderr
+        assert "hunter2" not in result.output
+
+
+@pytest.mark.parametrize("host", ["hosts", "host.example.com", "host-2", "localhost"])
+def test_a_password_that_is_that_of_an_example_is_hidden_elsewhere(host: str) -> None:
+    assert redacted(f"postgresql://user:password@{host}/db") == f"postgresql://user:***@{host}/db"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "postgresql://user:hunter2@host/db",
+        "postgresql://ann:password-hunter2@host/db",
+        "postgresql://user:password@host:hunter2@db/x",
+        "postgresql://user:password@host/hunter2@db/x",
+        "postgresql://user:password@hosthunter2@db/x",
+        "postgresql://user:password@host/database,mysql://ann:hunter2@db/x",
+        "as in postgresql://user:password@host/database, not mysql://ann:hunter2@db/x",
+        "not mysql://ann:hunter2@db/x, but postgresql://user:password@host/database",
+    ],
+)
+def test_what_looks_like_an_example_hides_no_password(text: str) -> None:
+    assert "hunter2" not in redacted(text)
+    assert "***@" in redacted(text)
+
+
+@pytest.mark.parametrize("name", ["--key", "--id", "--header"])
+def test_an_option_is_not_taken_for_the_value_of_another(tmp_path: Path, name: str) -> None:
+    url = url_of(tmp_path)
+    result = invoke(None, "publish", "orders", "1", name, "--url", url)
+    assert result.exit_code == 2
+    assert f"option '{name}' needs a value, and '--url' is an option" in result.stderr
+    assert f"write {name}=--url" in result.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_value_that_looks_like_an_option_can_be_given(tmp_path: Path) -> None:
+    url = url_of(tmp_path)
+    assert "key --url," in answer(url, "publish", "t", "1", "--key=--url")
+    assert "key --else," in answer(url, "publish", "t", "1", "--key", "--else")
+    shown = answer(url, "publish", "t", "--key", "k", "--", "--key", "--url")
+    assert len(shown.splitlines()) == 2
+    result = invoke(url, "tail", "t", "-n", "--key")
+    assert "write -n--key" in result.stderr
+
+
+MISSPELT = {
+    "topic": (["topics", "ordes"], "there is no topic 'ordes': did you mean 'orders'?"),
+    "topic of a group": (["groups", "drop", "ordes", "billing"], "no topic 'ordes': did you mean"),
+    "topic of a lag": (["lag", "ordes", "billing"], "no topic 'ordes': did you mean 'orders'?"),
+    "topic of letters": (["dlq", "show", "ordes", "1"], "no topic 'ordes': did you mean 'orders'?"),
+    "group": (["lag", "orders", "biling"], "no group 'biling': did you mean 'billing'?"),
+    "queue": (["queues", "emials"], "there is no queue 'emials': did you mean 'emails'?"),
+    "queue of a job": (["jobs", "show", "emials", "1"], "no queue 'emials': did you mean 'emails'"),
+    "queue of a key": (["jobs", "drop", "emials", "k"], "no queue 'emials': did you mean 'emails'"),
+    "no topic like it": (["topics", "zzz"], "there is no topic 'zzz': rowmq topics lists them"),
+    "no group like it": (["lag", "orders", "zzz"], "'zzz': rowmq groups orders lists them"),
+    "no queue like it": (["queues", "zzz"], "there is no queue 'zzz': rowmq queues lists them"),
+}
+
+
+@pytest.mark.parametrize(("words", "said"), MISSPELT.values(), ids=MISSPELT)
+def test_a_name_that_was_misspelt_is_answered_with_one(
+    tmp_path: Path, words: list[str], said: str
+) -> None:
+    url = url_of(tmp_path)
+    answer(url, "publish", "orders", "1")
+    answer(url, "groups", "create", "orders", "billing")
+    answer(url, "jobs", "put", "emails", "1")
+    result = invoke(url, *words)
+    assert (result.exit_code, result.stdout) == (3, "")
+    assert said in result.stderr
+
+
+def test_names_are_looked_through_up_to_a_limit() -> None:
+    names = iter(f"{n}" for n in range(10 * NAMES_MAX))
+    error = unknown("there is no topic 'x'", "x", names, listed_by="rowmq topics")
+    assert str(error).endswith("rowmq topics lists them")
+    assert next(names) == str(NAMES_MAX)
+
+
 def test_wrong_usage_is_json_too(tmp_path: Path) -> None:
     result = invoke(url_of(tmp_path), "tail", "t", "-n", "x", "--json")
     assert result.exit_code == 2
@@ -342,7 +450,7 @@ def test_what_an_error_quotes_acts_on_no_terminal(tmp_path: Path) -> None:
 
 def test_a_payload_that_says_json_is_a_payload(tmp_path: Path) -> None:
     shown = answer(url_of(tmp_path), "publish", "t", "--key", "k", "--", "--json")
-    assert shown.startswith("published: t, key k, offset 1")
+    assert shown.startswith("published: t (new), key k, offset 1")
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])

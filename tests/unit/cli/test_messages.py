@@ -35,13 +35,23 @@ def lines(text: str) -> list[list[str]]:
 def test_publish_takes_json_or_text_with_key_id_and_headers(url: str, mq: Any) -> None:
     options = ["--key", "k", "--id", "one", "--header", "a=b", "--header", "c=d=e"]
     shown = answer(url, "publish", "orders", '{"id": 7}', *options)
-    assert shown == "published: orders, key k, offset 1, id one\n"
+    assert shown == "published: orders (new), key k, offset 1, id one\n"
     answer(url, "publish", "orders", "plain text", "12", "null", '"quoted"', "--key", "z")
     answer(url, "publish", "orders", "12", "--raw", "--key", "z")
     first, *rest = mq.read("orders")
     assert (first.payload, first.key, first.id) == ({"id": 7}, "k", "one")
     assert first.headers == {"a": "b", "c": "d=e"}
     assert [message.payload for message in rest] == ["plain text", 12, None, "quoted", "12"]
+
+
+def test_publish_says_of_a_topic_once_that_it_is_new(url: str, mq: Any) -> None:
+    first, second = answer(url, "publish", "ordes", "1", "2").splitlines()
+    assert first.startswith("published: ordes (new), shard")
+    assert second.startswith("published: ordes, shard")
+    assert "(new)" not in answer(url, "publish", "ordes", "3")
+    mq.create_group("orders", "billing")
+    assert "(new)" not in answer(url, "publish", "orders", "1")
+    assert "(new)" not in answer(url, "publish", "others", input="")
 
 
 @pytest.mark.parametrize("words", [["publish", "t"], ["jobs", "put", "t"]], ids=" ".join)
@@ -91,7 +101,7 @@ def test_publish_reads_files_one_after_the_other_and_stdin_among_them(
     (tmp_path / "a").write_text('{"n": 1}\n{"n": 2}')
     (tmp_path / "b").write_bytes(b"text\r\n\xc3\x9f\n")
     files = ["--key", "k", "--file", str(tmp_path / "a"), "-f", "-"]
-    assert answer(url, "publish", "t", *files, input="3\n") == "published 3 messages to t\n"
+    assert answer(url, "publish", "t", *files, input="3\n") == "published 3 messages to t (new)\n"
     answer(url, "publish", "t", "--key", "k", "--raw", "--file", str(tmp_path / "b"))
     assert [m.payload for m in mq.read("t")] == [{"n": 1}, {"n": 2}, 3, "text", "ß"]
 
@@ -460,7 +470,9 @@ def test_seek_tells_how_much_comes_again_and_how_much_is_skipped(url: str) -> No
         (["t", "g", "--to", "3"], 2, "messages without a key"),
         (["t", "g", "--to", "soon"], 2, "earliest, latest"),
         (["t", "g", "--to", "latest", "--key", "zz"], 3, "no messages with the key 'zz'"),
-        (["t", "nobody", "--to", "latest"], 3, "UnknownGroup"),
+        (["t", "nobody", "--to", "latest"], 3, "rowmq groups t lists them"),
+        (["t", "gg", "--to", "latest"], 3, "did you mean 'g'?"),
+        (["tt", "g", "--to", "latest"], 3, "error: there is no topic 'tt': did you mean 't'?"),
     ],
 )
 def test_seek_refuses_what_is_not_there(

@@ -105,7 +105,7 @@ def test_a_log_file_that_grows_is_published_as_it_grows(url: str, mq: rowmq.RowM
                 assert time.monotonic() < deadline
                 time.sleep(0.01)
         shown, _ = publish.communicate(timeout=SECONDS_MAX)
-    assert shown == "published 3 messages to t\n"
+    assert shown == "published 3 messages to t (new)\n"
 
 
 def test_ctrl_c_in_the_middle_of_publishing_ends_without_a_traceback(url: str) -> None:

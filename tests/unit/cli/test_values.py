@@ -34,6 +34,11 @@ def test_what_is_no_duration_is_told_how_to_write_one(text: str) -> None:
     assert "7d" in refusal(DURATION, text)
 
 
+def test_what_is_far_too_long_for_a_duration_is_refused_at_once() -> None:
+    """If it were looked at from each of its digits, this would take hours."""
+    assert "7d" in refusal(DURATION, "9" * 5_000_000 + "x")
+
+
 def test_forever_is_a_duration_only_where_it_means_something() -> None:
     assert KEPT.convert("forever", None, None) == timedelta.max
     assert "forever" in refusal(KEPT, "for ever")

@@ -26,7 +26,7 @@ from rowmq.drivers.sqlite import SQLiteSession, open_session
 from rowmq.errors import Closed, DatabaseUnreachable, PoolTimeout
 from rowmq.store.keys import SHARD_KEYS
 
-SECONDS_MAX = 10
+SECONDS_MAX = 60
 
 STEPS_MIN = 50
 """Of the interpreter's, of which a session is lent out and given back in more."""

@@ -25,13 +25,6 @@ def test_a_burst_and_then_so_many_a_second() -> None:
     assert [limiter.take("a") for _ in range(4)] == [0, 0, 0, 0.5]
 
 
-def test_to_look_takes_nothing() -> None:
-    limiter = Limiter(1, 1, clock=Clock())
-    assert [limiter.wait("a"), limiter.wait("a"), limiter.take("a"), limiter.wait("a")] == [
-        0, 0, 0, 1
-    ]  # fmt: skip
-
-
 def test_callers_of_any_number_take_no_more_memory_than_that(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

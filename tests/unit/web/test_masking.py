@@ -50,7 +50,9 @@ SECRET = "hunter2"
 @pytest.mark.parametrize(
     "name",
     ["password", "userPassword", "PASSWORD_2", "apiKey", "api-key", "API_KEY", "accessToken",
-     "access-token", "token", "idToken", "clientSecret", "private_key", "Authorization"],
+     "access-token", "token", "idToken", "clientSecret", "private_key", "Authorization",
+     "api key", "api.key", "user[api-key]", "user[access-token]", "user[token]", "user.token",
+     "headers[Authorization]"],
 )  # fmt: skip
 def test_names_are_compared_without_case_and_joints(name: str) -> None:
     assert Mask(DEFAULT_MASKS).payload({name: SECRET, "b": 1}) == {name: MASKED, "b": 1}
@@ -81,6 +83,11 @@ def test_names_are_compared_without_case_and_joints(name: str) -> None:
         ('{"password": "hunter2"', MASKED),
         ("user=ann&client_secret=hunter2", MASKED),
         (b"\x00\xff password\x00hunter2", MASKED),
+        (b"user\x00authorization\x00hunter2", MASKED),
+        ('{"raw": "GET /\\r\\nAuthorization: hunter2', MASKED),
+        ('{"raw": "{\\"raw\\":\\"GET /\\\\r\\\\nAuthorization: hunter2', MASKED),
+        ("C:\\new\\token=hunter2", MASKED),
+        ('{"api key": "hunter2"', MASKED),
         ('{"password": "hunter2"}'.encode("utf-16"), MASKED),
         ("Dear Ann,\n\nyour parcel is on its way.", "Dear Ann,\n\nyour parcel is on its way."),
         (bytes(range(256)), bytes(range(256))),
@@ -121,6 +128,12 @@ def test_a_beginning_is_hidden_by_what_may_be_in_it() -> None:
     assert mask.beginning(b'{"a": 1, "password": "hun') == MASKED
     assert Mask(["payload"]).beginning("x") == MASKED
     assert Mask(["path:[0]"]).beginning("[1, 2") == MASKED
+
+
+@pytest.mark.parametrize("payload", ["\\" * 2_000_000, {"[" * 2_000_000: 1}], ids=["codes", "name"])
+def test_no_text_takes_its_length_by_its_length_to_look_into(payload: Any) -> None:
+    """If it did, these would take hours, during which nobody else would be answered."""
+    assert Mask(DEFAULT_MASKS).payload(payload) is payload
 
 
 def test_nothing_is_looked_for_by_a_header_that_is_masked() -> None:

@@ -39,6 +39,16 @@ def test_of_what_is_large_the_beginning_is_shown(large: Any) -> None:
     assert len(seen.markup) < 250_000
 
 
+def test_json_that_is_cut_within_a_string_is_looked_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """If each quote in it were tried as the beginning of a string, this would take an hour."""
+    monkeypatch.setattr(viewing, "CHARS_MAX", 2_000_000)
+    seen = viewing.see({"a": '"' * 2_000_000, "b": 1})
+    assert seen.cut
+    assert seen.markup.count("<span") == 3, "a mark, a key and what there is of the string"
+
+
 @pytest.mark.parametrize("payload", [{"a": 1}, "text", "", b"\x00\xff", [], None, 2**70, "1"])
 def test_what_a_form_shows_reads_back(payload: Any) -> None:
     from rowmq.web.fields import payload_of  # noqa: PLC0415 - both ways are one promise

@@ -1,6 +1,9 @@
 """The small HTTP server of a worker."""
 
 import asyncio
+import contextlib
+import itertools
+import socket
 import urllib.error
 import urllib.request
 
@@ -8,6 +11,7 @@ import pytest
 
 from rowmq import App
 from rowmq.errors import ConfigurationError, InvalidOption
+from rowmq.worker import serving as serving_module
 from rowmq.worker.serving import Answer, address_of, serving
 
 
@@ -28,7 +32,7 @@ def test_without_a_host_it_is_this_machine(given: int | str, expected: tuple[str
     "given", ["", "x", ":1", "::1:80", "65536", "1" * 5000, "٣", -1, True, 1.5]
 )
 def test_what_is_no_address_is_refused(given: int | str) -> None:
-    with pytest.raises(InvalidOption, match=r"as in 0\.0\.0\.0:8080"):
+    with pytest.raises(InvalidOption, match=r"as in 0\.0\.0\.0:8081"):
         address_of(given)
 
 
@@ -51,6 +55,37 @@ def test_it_answers_what_the_functions_say_at_the_moment() -> None:
         refused.value.close()
     with pytest.raises(OSError, match="refused"):
         urllib.request.urlopen(url, timeout=5)
+
+
+def test_who_does_not_finish_asking_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving_module, "REQUEST_SECONDS", 0.2)
+    with (
+        serving(("127.0.0.1", 0), {}, name="test") as place,
+        socket.create_connection(place, timeout=10) as slow,
+    ):
+        slow.settimeout(0.05)
+        for letter in itertools.repeat(b"x"):  # as long as it is let, and never silent
+            try:
+                slow.sendall(letter)
+                if slow.recv(1) == b"":
+                    break
+            except TimeoutError:
+                continue
+            except ConnectionError:
+                break
+
+
+def test_not_more_ask_at_once_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving_module, "REQUESTS_MAX", 2)
+    with serving(("127.0.0.1", 0), {}, name="test") as place, contextlib.ExitStack() as stack:
+        opened = [stack.enter_context(socket.create_connection(place)) for _ in range(2)]
+        for silent in opened:
+            silent.sendall(b"GET")
+        with socket.create_connection(place, timeout=10) as third:
+            assert third.recv(1) == b""
+        for silent in opened:
+            silent.sendall(b" / HTTP/1.0\r\n\r\n")
+            assert silent.recv(4) == b"HTTP"
 
 
 async def test_an_app_serves_its_metrics_while_it_runs() -> None:

@@ -20,6 +20,7 @@ from starlette.responses import Response
 
 from rowmq.rights import Role
 from rowmq.web.asking import JSON, Ask
+from rowmq.web.existing import NO_QUEUE, NO_TOPIC
 from rowmq.web.problems import Problem
 from rowmq.web.routing import API, PARAM, Route
 
@@ -28,7 +29,8 @@ __all__ = ["Call", "Calls"]
 Function = Callable[..., Awaitable[Any]]
 F = TypeVar("F", bound=Function)
 
-SCOPES = ("topic", "queue")
+ABSENT = {"topic": NO_TOPIC, "queue": NO_QUEUE}
+"""What paths name that has to be in scope, and there; and what is said if it is not."""
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,10 +122,13 @@ class Calls:
         raw: bool = False,
         conflicts: str | None = None,
         missing: str | None = None,
+        may_be_new: bool = False,
         **rule: Any,
     ) -> Callable[[F], F]:
         def add(function: F) -> F:
             hints = get_type_hints(function, include_extras=True)
+            scoped: dict[str, Any] = {what: what for what in ABSENT if f"{{{what}}}" in path}
+            absent = [] if may_be_new else [told for what, told in ABSENT.items() if what in scoped]
             call = Call(
                 method=method,
                 path=API + path,
@@ -135,11 +140,20 @@ class Calls:
                 gives=hints["return"],
                 raw=raw,
                 conflicts=conflicts,
-                missing=missing,
+                missing=" ".join([*absent, *([] if missing is None else [missing])]) or None,
             )
-            scoped: dict[str, Any] = {what: what for what in SCOPES if what in call.params}
             self.all.append(call)
-            self.routes.append(Route(method, call.path, call.answer, needs=needs, **scoped, **rule))
+            self.routes.append(
+                Route(
+                    method,
+                    call.path,
+                    call.answer,
+                    needs=needs,
+                    may_be_new=may_be_new,
+                    **scoped,
+                    **rule,
+                )
+            )
             return function
 
         return add

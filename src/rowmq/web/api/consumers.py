@@ -26,7 +26,14 @@ from rowmq.client import AsyncRowMQ
 from rowmq.errors import AlreadySettled, Closed, InvalidInput, RowMQError, StaleLease
 from rowmq.quoting import quoted
 from rowmq.subscriber.delivery import AsyncDelivery, let_go
-from rowmq.subscriber.receipts import Claim, Refusal, claim_of, settle_claims, wanted_of
+from rowmq.subscriber.receipts import (
+    Claim,
+    Refusal,
+    awaited,
+    claim_of,
+    settle_claims,
+    wanted_of,
+)
 from rowmq.web.api.models import Poll
 from rowmq.web.api.receipts import Owner, Seal
 from rowmq.web.problems import Problem
@@ -120,8 +127,11 @@ class Consumer:
         self.busy = 0
         """How many requests are at work with it."""
         self.used_at = time.monotonic()
+        self._awaited_until = 0.0
         self._last: tuple[str, list[Handed]] | None = None
         """What the last poll gave that had an id."""
+        self._repeated: set[Claim] = set()
+        """What was given to several who asked for it, of whom at least one may have it."""
         self._polling = asyncio.Lock()
         self._subscriber = mq.subscribe(
             identity.topic,
@@ -150,7 +160,17 @@ class Consumer:
         delivered is the client's until its visibility has passed.
         """
         pending = any(handed.until > now for handed in self.open.values())
+        pending = pending or self._awaited_until > now
         return not self.busy and not pending and now - self.used_at >= self.terms.idle_seconds
+
+    async def is_abandoned(self) -> bool:
+        """Whether it is idle, and nothing it has delivered was extended at another server."""
+        if not self.is_idle(time.monotonic()):
+            return False
+        left = await self.mq._run(partial(awaited, self.mq._store, self._subscriber))  # noqa: SLF001 - the library's own
+        now = time.monotonic()
+        self._awaited_until = now + left
+        return self.is_idle(now)
 
     @property
     def closed(self) -> bool:
@@ -180,11 +200,15 @@ class Consumer:
         if id is None or self._last is None or self._last[0] != id:
             return []
         now = time.monotonic()
-        return [
+        again = [
             handed
             for handed in self._last[1]
-            if self.open.get(handed.claim) is handed and handed.until > now
+            if self.open.get(handed.claim) is handed
+            and handed.until > now
+            and not handed.delivery.lost
         ]
+        self._repeated.update(handed.claim for handed in again)
+        return again
 
     def _forget(self) -> None:
         """What is not settled in time is not kept here: by its receipt it can still be, until
@@ -193,6 +217,7 @@ class Consumer:
         now = time.monotonic()
         self.open = {claim: handed for claim, handed in self.open.items() if handed.until > now}
         self._last = None
+        self._repeated.intersection_update(self.open)
 
     def _hand(self, deliveries: Iterable[AsyncDelivery[Any]], id: str | None) -> list[Handed]:
         until = time.monotonic() + self.terms.visibility_seconds
@@ -225,6 +250,10 @@ class Consumer:
             until = time.monotonic() + (how.seconds or 0.0)
             self.open[claim] = handed._replace(until=until)
         return True
+
+    async def forsake(self, handed: Sequence[Handed]) -> None:
+        """Somebody has gone who was to have these: what nobody else has is given back."""
+        await self.give_back([one for one in handed if one.claim not in self._repeated])
 
     async def give_back(self, handed: Sequence[Handed]) -> None:
         """Have others get what reached nobody, at once, at no attempt."""
@@ -305,6 +334,7 @@ class Consumers:
         """What a consumer has to deliver. One whose group was dropped is closed: the next poll
         makes another.
         """
+        await self._know(consumer.mq)
         try:
             return await consumer.poll(limit, id, seconds)
         except InvalidInput:
@@ -328,6 +358,7 @@ class Consumers:
         not here, or not as they are remembered here, are settled in the database.
         """
         owner, topic, group = whose
+        await self._know(mq)
         claims = [self.seal.claim(receipt, owner) for receipt in receipts]
         known = [claim for claim in claims if claim is not None]
         here = [one for one in self._consumers.values() if one.identity[:3] == whose]
@@ -340,6 +371,11 @@ class Consumers:
             settled |= zip(left, outcomes, strict=True)
         refused = StaleLease(ELSEWHERE)
         return [refused if claim is None else settled[claim] for claim in claims]
+
+    async def _know(self, mq: AsyncRowMQ) -> None:
+        """Find out which database this is, once."""
+        if self.seal.database is None:
+            self.seal.database = await mq._run(mq._store.schema.born_at)  # noqa: SLF001 - the library's own
 
     # --- ending -----------------------------------------------------------------------------------
 
@@ -380,6 +416,7 @@ class Consumers:
     async def close(self) -> None:
         """Hand everything over."""
         self.hush()
+        self.seal.database = None  # the next ones may find another one behind the URL
         if self._sweeper is not None:
             self._sweeper.cancel()
             self._sweeper = None
@@ -392,13 +429,19 @@ class Consumers:
         """
         while self._consumers:
             await asyncio.sleep(SWEEP_SECONDS)
-            now = time.monotonic()
             shut_out = await self._shut_out()
             for consumer in list(self._consumers.values()):
                 # One that is busy finds out by itself, and answers so.
                 revoked = consumer.identity.owner in shut_out and not consumer.busy
-                if consumer.closed or revoked or consumer.is_idle(now):
+                if consumer.closed or revoked or await self._is_abandoned(consumer):
                     await self._close_quietly(consumer)
+
+    async def _is_abandoned(self, consumer: Consumer) -> bool:
+        try:
+            return await consumer.is_abandoned()
+        except RowMQError as error:
+            log.info("it could not be looked up whether a consumer is idle: %s", error)
+            return False
 
     async def _shut_out(self) -> set[Owner]:
         """Those who would not be let in any more."""

@@ -13,7 +13,7 @@ from rowmq.web.api.receipts import Owner
 from rowmq.web.api.topics import NO_GROUP
 from rowmq.web.api.waiting import wait_for
 from rowmq.web.asking import Ask
-from rowmq.web.problems import Problem
+from rowmq.web.problems import Problem, detail_of
 
 __all__ = ["CALLS", "REFUSED", "all_or_refused"]
 
@@ -28,6 +28,7 @@ SETTLES: dict[str, Any] = {
     "needs": Role.CONSUME,
     "action": "group.settle",
     "audited": False,
+    "may_be_new": True,
     "conflicts": REFUSED,
     "missing": NO_GROUP,
 }
@@ -38,6 +39,7 @@ SETTLES: dict[str, Any] = {
     needs=Role.CONSUME,
     action="group.poll",
     audited=False,
+    may_be_new=True,
     conflicts=CONFLICT,
     missing=NO_GROUP,
 )
@@ -53,7 +55,7 @@ async def poll(ask: Ask, body: models.Poll) -> models.Deliveries:
             ask,
             body.timeout_seconds,
             partial(consumers.poll, consumer, body.max, body.id),
-            consumer.give_back,
+            consumer.forsake,
             closing=lambda: consumers.closing,
         )
     return models.Deliveries(deliveries=[delivery_of(ask, one) for one in handed])
@@ -127,7 +129,7 @@ def all_or_refused(
     told = list(zip(receipts, outcomes, strict=True))
     before = [receipt for receipt, outcome in told if isinstance(outcome, AlreadySettled)]
     refused = [
-        models.Refused(receipt=receipt, detail=str(outcome))
+        models.Refused(receipt=receipt, detail=detail_of(outcome))
         for receipt, outcome in told
         if isinstance(outcome, StaleLease)
     ]

@@ -63,10 +63,11 @@ async def seek(ask: Ask, body: models.Seek) -> models.Counted:
             raise Problem(422, "the keys of offsets stand beside each of them")
     to = one_of(body.to, body.at, offsets)
     told = "offsets" if offsets is not None else str(to)[:200]
-    ask.note(to=told, key=body.key, **({} if offsets is None else {"partitions": len(offsets)}))
+    ask.note(to=told, key=body.key)
     moved = await ask.mq.seek(
         ask.path["topic"], ask.path["group"], to=to, key=place_of(body.key, body.shard)
     )
+    ask.note(moved=moved)
     return models.Counted(count=moved)
 
 
@@ -100,9 +101,11 @@ async def browse_letters(ask: Ask, query: models.LettersWanted) -> models.DeadLe
 
 @CALLS.get("/topics/{topic}/letters/kinds", needs=Role.READ)
 async def list_letter_kinds(ask: Ask, query: models.LettersOf) -> models.LetterKinds:
-    """Dead letters by what their errors have in common: numbers, ids and quoted texts aside."""
-    kinds = await ask.mq.letter_kinds(ask.path["topic"], group=query.group)
-    return models.LetterKinds(kinds=kinds)
+    """Dead letters by what their errors have in common, numbers, ids and quoted texts aside; as
+    they were ten seconds ago at most.
+    """
+    kinds = await ask.site.kinds.look(ask.mq, ask.path["topic"], query.group, lately=True)
+    return models.LetterKinds(kinds=[*kinds])
 
 
 @CALLS.get(

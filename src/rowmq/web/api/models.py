@@ -333,18 +333,6 @@ class DeadLetter(Shown):
     handle: str
     message: Message
 
-    @classmethod
-    def of(cls, letter: "rowmq.DeadLetter[Any]") -> "DeadLetter":
-        """The letter, for an answer."""
-        return cls(
-            group=letter.group,
-            error=letter.error,
-            attempts=letter.attempts,
-            failed_at=letter.failed_at,
-            handle=letter.handle,
-            message=Message.of(letter.message),
-        )
-
 
 class DeadLetters(Shown):
     """A page of dead letters, newest first. Where few match, one may be empty and have a `next`."""

@@ -18,6 +18,7 @@ from rowmq.web.api.consuming import REFUSED, all_or_refused
 from rowmq.web.api.payloads import plain, raw_of
 from rowmq.web.api.waiting import wait_for
 from rowmq.web.asking import Ask
+from rowmq.web.existing import queue_of
 from rowmq.web.problems import Problem
 
 __all__ = ["CALLS"]
@@ -29,12 +30,14 @@ CALLS = Calls(
 NO_JOB = "The queue has no such job: it was dropped, or pruned, or never put."
 TAKEN = "There is a live job of this key; an offer updates it."
 
-PUTS: dict[str, Any] = {"needs": Role.PRODUCE, "action": "job.put", "audited": False}
-OFFERS: dict[str, Any] = {"needs": Role.PRODUCE, "action": "job.offer", "audited": False}
+MAKES: dict[str, Any] = {"needs": Role.PRODUCE, "audited": False, "may_be_new": True}
+PUTS: dict[str, Any] = MAKES | {"action": "job.put"}
+OFFERS: dict[str, Any] = MAKES | {"action": "job.offer"}
 SETTLES: dict[str, Any] = {
     "needs": Role.CONSUME,
     "action": "job.settle",
     "audited": False,
+    "may_be_new": True,
     "conflicts": REFUSED,
 }
 
@@ -147,7 +150,13 @@ def put_job(job: Any) -> job_models.PutJob:
 # --- claim and settle -----------------------------------------------------------------------------
 
 
-@CALLS.post("/queues/{queue}/claim", needs=Role.CONSUME, action="job.claim", audited=False)
+@CALLS.post(
+    "/queues/{queue}/claim",
+    needs=Role.CONSUME,
+    action="job.claim",
+    audited=False,
+    may_be_new=True,
+)
 async def claim(ask: Ask, body: job_models.ClaimWanted) -> job_models.ClaimedJobs:
     """Claim jobs that are due, the highest priority first, then the earliest. Waits for the first
     for as long as asked for. They are locked for `lock_seconds`; what is not settled by then is
@@ -244,20 +253,17 @@ async def list_queues(ask: Ask) -> job_models.Queues:
     return job_models.Queues(queues=list(map(job_models.Queue.of, found)))
 
 
-@CALLS.get("/queues/{queue}", needs=Role.READ, missing="There is no such queue.")
+@CALLS.get("/queues/{queue}", needs=Role.READ)
 async def get_queue(ask: Ask) -> job_models.QueueCounts:
     """A queue, its settings, and how many jobs it has in each state."""
-    queue = ask.mq.queue(ask.path["queue"])
-    info = await queue.info()
-    if info is None:
-        raise Problem(404, "there is no such queue: the first job put makes it")
-    counts = await queue.counts(up_to=COUNT_MAX)
+    info = await queue_of(ask)
+    counts = await ask.mq.queue(info.name).counts(up_to=COUNT_MAX)
     return job_models.QueueCounts(
         queue=job_models.Queue.of(info), counts=counts, counted_up_to=COUNT_MAX
     )
 
 
-@CALLS.patch("/queues/{queue}", needs=Role.ADMIN, action="queue.configure")
+@CALLS.patch("/queues/{queue}", needs=Role.ADMIN, action="queue.configure", may_be_new=True)
 async def configure_queue(ask: Ask, body: job_models.QueueSettings) -> models.Done:
     """Change settings of a queue, which is made if it is new."""
     given = msgspec.structs.asdict(body)

@@ -1,9 +1,10 @@
 """Receipts of deliveries, as text: a claim, and a seal that only this site can make.
 
-    t1.<group>.<subscriber>.<partition>.<epoch>.<offset>.<attempt>.<attempts_max>.<seal>
+    t1.<group>.<subscriber>.<partition>.<epoch>.<offset>.<attempt>.<reopened>.<attempts_max>.<seal>
 
-The seal is of the site's secret, and of the token that the delivery was given to: so a receipt can
-neither be guessed nor used by somebody else, and any process that has the same secret knows it.
+The seal is of the site's secret, of the database, and of the token that the delivery was given to:
+so a receipt can neither be guessed, nor used by somebody else or where its numbers mean something
+else, and any process that has the same secret and database knows it.
 """
 
 import hashlib
@@ -20,13 +21,11 @@ __all__ = ["Owner", "Seal"]
 MARK = "t1"
 
 NUMBER = r"(-?[0-9]{1,19})"
-FORM = re.compile(
-    rf"{MARK}\.{NUMBER}\.{NUMBER}\.{NUMBER}\.{NUMBER}\.{NUMBER}\.{NUMBER}\.{NUMBER}\.([0-9a-f]{{32}})"
-)
+FORM = re.compile(r"\.".join([MARK, *[NUMBER] * len(Claim._fields), "([0-9a-f]{32})"]))
 
 
 class Owner(NamedTuple):
-    """To whom a delivery was given: the token that was shown, of this database and no other."""
+    """To whom a delivery was given: the token that was shown."""
 
     token_id: int | None
     name: str
@@ -38,6 +37,8 @@ class Seal:
 
     def __init__(self, secret: str) -> None:
         self._key = hashlib.sha256(f"receipts of deliveries:{secret}".encode()).digest()
+        self.database: int | None = None
+        """What tells the database from others; it must be known before there is any receipt."""
 
     def receipt(self, claim: Claim, owner: Owner) -> str:
         """The receipt of a claim."""
@@ -60,6 +61,7 @@ class Seal:
         return Claim(*map(int, match.groups()[:-1]))
 
     def _of(self, body: str, owner: Owner) -> str:
-        whose = f"{owner.digest}:{owner.token_id}:{owner.name}"
+        assert self.database is not None  # noqa: S101 - whoever asks has seen to it
+        whose = f"{self.database}:{owner.digest}:{owner.token_id}:{owner.name}"
         told = f"{whose}:{body}".encode(errors="surrogatepass")
         return hmac.new(self._key, told, hashlib.sha256).hexdigest()[:32]

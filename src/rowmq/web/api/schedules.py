@@ -13,7 +13,7 @@ from rowmq.web.api.payloads import plain
 from rowmq.web.asking import Ask
 from rowmq.web.problems import Problem
 
-__all__ = ["CALLS", "cron_of"]
+__all__ = ["CALLS", "cron_of", "schedule_of", "schedules_of"]
 
 CALLS = Calls("Schedules", "Jobs and messages that come by themselves, at times or once a period.")
 
@@ -59,6 +59,7 @@ async def install_schedule(ask: Ask, body: job_models.NewSchedule) -> job_models
     }
     if body.grace_seconds is not None:
         how["grace"] = body.grace_seconds
+    await find_schedule(ask)  # which refuses to replace one that is out of scope
     cron = cron_of(ask)
     if body.cron is not None:
         outcome = await cron.install(name, body.cron, tz=body.tz, **how)
@@ -113,20 +114,34 @@ def cron_of(ask: Ask) -> AsyncCron:
 
 async def schedules_of(ask: Ask) -> Sequence[rowmq.ScheduleInfo]:
     """The schedules that this caller may see."""
-    return [info for info in await ask.mq.cron.list() if in_scope(ask, info)]
-
-
-def in_scope(ask: Ask, info: rowmq.ScheduleInfo) -> bool:
-    """Whether what a schedule makes goes to where the caller may look."""
-    return ask.caller.sees(info.queue, info.topic)
+    sees = ask.caller.sees
+    return [info for info in await ask.mq.cron.list() if sees(info.queue, info.topic)]
 
 
 async def schedule_of(ask: Ask) -> rowmq.ScheduleInfo:
-    """The schedule of the path. One that is out of scope is not there."""
-    for info in await schedules_of(ask):
+    """The schedule of the path, which must be there."""
+    info = await find_schedule(ask)
+    if info is None:
+        raise no_schedule(ask)
+    return info
+
+
+async def find_schedule(ask: Ask) -> rowmq.ScheduleInfo | None:
+    """The schedule of the path, if there is one. One that is out of scope is answered as if there
+    was none; the audit trail knows better.
+    """
+    for info in await ask.mq.cron.list():
         if info.name == ask.path["schedule"]:
+            if not ask.caller.sees(info.queue, info.topic):
+                raise no_schedule(ask, hides="out-of-scope")
             return info
-    raise Problem(404, "there is no such schedule: it was removed, or never installed")
+    return None
+
+
+def no_schedule(ask: Ask, hides: str | None = None) -> Problem:
+    name = ask.path["schedule"]
+    said = f"there is no schedule {name!r}: it was removed, or never installed"
+    return Problem(404, said, kind="unknown-schedule", hides=hides)
 
 
 def clock_time(text: str) -> time:

@@ -8,6 +8,7 @@ from rowmq.web.api import members, models
 from rowmq.web.api.calls import Calls
 from rowmq.web.api.payloads import plain, raw_of
 from rowmq.web.asking import Ask
+from rowmq.web.existing import no_group, no_topic
 from rowmq.web.problems import Problem
 
 __all__ = ["CALLS", "place_of", "shown"]
@@ -24,16 +25,16 @@ async def list_topics(ask: Ask) -> models.Topics:
     return models.Topics(topics=[topic_of(topic) for topic in found])
 
 
-@CALLS.get("/topics/{topic}", needs=Role.READ, missing="There is no such topic.")
+@CALLS.get("/topics/{topic}", needs=Role.READ)
 async def get_topic(ask: Ask) -> models.Topic:
     """A topic at a glance, and its settings."""
     topic = await ask.mq.topic(ask.path["topic"])
     if topic is None:
-        raise Problem(404, "there is no such topic: the first message published makes it")
+        raise no_topic(ask)
     return topic_of(topic)
 
 
-@CALLS.patch("/topics/{topic}", needs=Role.ADMIN, action="topic.configure")
+@CALLS.patch("/topics/{topic}", needs=Role.ADMIN, action="topic.configure", may_be_new=True)
 async def configure_topic(ask: Ask, body: models.TopicSettings) -> models.Done:
     """Change settings of a topic, which is made if it is new."""
     ask.note(retention_seconds=body.retention_seconds, max_payload_bytes=body.max_payload_bytes)
@@ -53,6 +54,7 @@ async def configure_topic(ask: Ask, body: models.TopicSettings) -> models.Done:
     needs=Role.PRODUCE,
     action="message.publish",
     audited=False,
+    may_be_new=True,
     raw=True,
 )
 async def publish(
@@ -81,7 +83,11 @@ async def publish(
 
 
 @CALLS.post(
-    "/topics/{topic}/messages/batch", needs=Role.PRODUCE, action="message.publish", audited=False
+    "/topics/{topic}/messages/batch",
+    needs=Role.PRODUCE,
+    action="message.publish",
+    audited=False,
+    may_be_new=True,
 )
 async def publish_many(ask: Ask, body: models.NewMessages) -> models.Publication:
     """Append messages to a topic in one transaction: all of them, or none and an error."""
@@ -171,7 +177,9 @@ async def list_groups(ask: Ask) -> models.Groups:
     return models.Groups(groups=await ask.mq.groups(ask.path["topic"]))
 
 
-@CALLS.put("/topics/{topic}/groups/{group}", needs=Role.CONSUME, action="group.create")
+@CALLS.put(
+    "/topics/{topic}/groups/{group}", needs=Role.CONSUME, action="group.create", may_be_new=True
+)
 async def create_group(ask: Ask, body: models.NewGroup) -> models.Done:
     """Have a group, so that nothing is collected before it has acked it. One that is there stays as
     it is. A poll creates its group, too.
@@ -182,10 +190,14 @@ async def create_group(ask: Ask, body: models.NewGroup) -> models.Done:
     return models.Done(changed=made)
 
 
-@CALLS.delete("/topics/{topic}/groups/{group}", needs=Role.ADMIN, action="group.drop")
+@CALLS.delete(
+    "/topics/{topic}/groups/{group}", needs=Role.ADMIN, action="group.drop", missing=NO_GROUP
+)
 async def drop_group(ask: Ask) -> models.Done:
     """Forget a group and its place. Its dead letters stay."""
-    return models.Done(changed=await ask.mq.drop_group(ask.path["topic"], ask.path["group"]))
+    if not await ask.mq.drop_group(ask.path["topic"], ask.path["group"]):
+        raise no_group(ask)
+    return models.Done(changed=True)
 
 
 @CALLS.get("/topics/{topic}/groups/{group}/lag", needs=Role.READ, missing=NO_GROUP)

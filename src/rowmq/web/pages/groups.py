@@ -18,10 +18,10 @@ from rowmq.store.keys import Offsets, Place
 from rowmq.web import charts
 from rowmq.web.asking import Ask
 from rowmq.web.charts import Bar, Line
+from rowmq.web.existing import no_group
 from rowmq.web.fields import given, moment_or_none, number_or_none
 from rowmq.web.pages.topics import groups_in, in_traffic, tabs
 from rowmq.web.places import place_in, said
-from rowmq.web.problems import Problem
 from rowmq.web.routing import Route
 from rowmq.web.sampling import Snapshot
 from rowmq.web.trends import Grid, a_second, chart
@@ -94,23 +94,27 @@ async def show_group(ask: Ask) -> Response:
     info = traffic or in_traffic(await group_named(ask, topic, name))
     lags = await ask.mq.lag(topic, name, limit=PARTITIONS_MAX + 1)
     shown = lags[:PARTITIONS_MAX]
+    # The sampler's sum is a moment older than these, and beside them would belie them.
+    is_whole = len(lags) <= PARTITIONS_MAX
+    behind = sum(lag.lag for lag in lags) if is_whole else info.lag
     grid = Grid(seen.samples, every=seen.every, now=seen.traffic.at)
     return ask.render(
         "group.html",
         name=topic,
         info=info,
+        lag=behind,
         traffic=traffic,
         in_flight=sum(lag.in_flight for lag in lags) if traffic is None else traffic.in_flight,
         lags=shown,
         most=max((lag.lag for lag in shown), default=0),
         behind=sum(lag.lag > 0 for lag in lags),
-        more_behind=len(lags) > PARTITIONS_MAX and lags[-1].lag > 0,
+        more_behind=not is_whole and lags[-1].lag > 0,
         retrying=sum(lag.retrying for lag in lags),
         searched=searched_in(seen, topic),
-        left_out=len(lags) > PARTITIONS_MAX,
+        left_out=not is_whole,
         columns=columns_of(shown),
         owners=owners_of(shown),
-        figures=figures(grid, topic, name, traffic),
+        figures=figures(grid, topic, name, behind),
         tabs=tabs(ask, topic, "groups"),
     )
 
@@ -129,9 +133,9 @@ def group_in(seen: Snapshot, topic: str, name: str) -> GroupTraffic | None:
 async def group_named(ask: Ask, topic: str, name: str) -> GroupInfo:
     """The group that the path names."""
     info: GroupInfo | None = await ask.mq.group(topic, name)
-    if info is not None:
-        return info
-    raise Problem(404, f"topic {topic!r} has no group {name!r}: it was dropped, or never created")
+    if info is None:
+        raise no_group(ask)
+    return info
 
 
 def columns_of(lags: Sequence[LagInfo]) -> Markup | None:
@@ -164,7 +168,7 @@ def owners_of(lags: Sequence[LagInfo]) -> list[tuple[str, int]]:
 
 
 def figures(
-    grid: Grid, topic: str, group: str, traffic: GroupTraffic | None
+    grid: Grid, topic: str, group: str, behind: int
 ) -> list[tuple[str, str, Markup, tuple[Line, ...]]]:
     """The charts of a group."""
 
@@ -179,9 +183,8 @@ def figures(
     flying = Line("in flight", grid.levels(of("in_flight")), "info")
     acked = Line("acked", grid.rates(of("went")), "two")
     now = next((value for value in reversed(acked.values) if value is not None), 0.0)
-    behind = "?" if traffic is None else number(traffic.lag)
     return [
-        ("Lag", behind, chart(grid, lag, flying, whole=True), (lag, flying)),
+        ("Lag", number(behind), chart(grid, lag, flying, whole=True), (lag, flying)),
         ("Acked", a_second(now), chart(grid, acked, say=a_second), (acked,)),
     ]
 
@@ -189,10 +192,10 @@ def figures(
 async def drop(ask: Ask) -> Response:
     """Forget a group and its place."""
     topic, name = ask.path["topic"], ask.path["group"]
-    dropped = await ask.mq.drop_group(topic, name)
+    if not await ask.mq.drop_group(topic, name):
+        raise no_group(ask)
     ask.sampler.expire()
-    flash = "Dropped. Its dead letters stay." if dropped else "There was no such group any more."
-    return ask.redirect("topics", topic, "groups", flash=flash, level="ok" if dropped else "note")
+    return ask.redirect("topics", topic, "groups", flash="Dropped. Its dead letters stay.")
 
 
 # --- seek -----------------------------------------------------------------------------------------
@@ -262,7 +265,7 @@ async def seek(ask: Ask) -> Response:
         moved = await ask.mq.seek(topic, name, to=target.to, key=target.key)
     except InvalidInput as error:
         return seek_page(ask, fields, None, None, str(error))
-    ask.note(partitions=moved)
+    ask.note(moved=moved)
     ask.sampler.expire()
     what = "1 partition" if moved == 1 else f"{moved:,} partitions"
     flash = f"Moved to {target.words}: {what}."
@@ -295,7 +298,14 @@ of_topic = partial(Route, topic="topic")
 
 ROUTES = [
     of_topic("GET", "/topics/{topic}/groups", show_groups, needs=Role.READ),
-    of_topic("POST", "/topics/{topic}/groups", create, needs=Role.CONSUME, action="group.create"),
+    of_topic(
+        "POST",
+        "/topics/{topic}/groups",
+        create,
+        needs=Role.CONSUME,
+        action="group.create",
+        may_be_new=True,
+    ),
     of_topic("GET", "/topics/{topic}/groups/{group}", show_group, needs=Role.READ),
     of_topic(
         "POST", "/topics/{topic}/groups/{group}/drop", drop, needs=Role.ADMIN, action="group.drop"

@@ -16,6 +16,7 @@ from rowmq.queue.inspecting import find_first
 from rowmq.rights import Role
 from rowmq.spelling import duration_of, header_of, is_number
 from rowmq.web.asking import Ask
+from rowmq.web.existing import queue_of
 from rowmq.web.fields import (
     FORMS,
     given,
@@ -28,7 +29,7 @@ from rowmq.web.fields import (
     put_in_words,
 )
 from rowmq.web.masking import Mask
-from rowmq.web.pages.queues import STATES, full_of, queue_named, tabs
+from rowmq.web.pages.queues import STATES, full_of, tabs
 from rowmq.web.problems import Problem
 from rowmq.web.routing import Route
 
@@ -135,7 +136,7 @@ async def queues_with(ask: Ask, state: str) -> tuple[list[QueueBacklog], bool]:
     """Queues that have jobs of a state, those with the most first, and whether there are more."""
     found = [
         queue
-        for queue in await ask.mq.backlog(up_to=COUNT_MAX)
+        for queue in (await ask.sampler.look(ask.mq)).backlog
         if ask.caller.sees_queue(queue.name) and queue.counts[state]
     ]
     found.sort(key=lambda queue: -queue.counts[state])
@@ -167,7 +168,7 @@ async def show_jobs(ask: Ask) -> Response:
             page = await queue.find(**wanted.chosen, limit=PAGE, after=after, whole=False)
         except InvalidInput as error:
             wanted.errors[""] = str(error)
-    info = await queue_named(ask, name)
+    info = await queue_of(ask)
     counts = await queue.counts(up_to=COUNT_MAX)
     return ask.render(
         "jobs.html",
@@ -201,7 +202,7 @@ async def show_job(ask: Ask) -> Response:
         raise Problem(
             404, f"queue {name!r} has no job {ask.path['id']!r}: it was dropped, or pruned"
         )
-    info = await queue_named(ask, name)
+    info = await queue_of(ask)
     worker, running = await who_runs(ask, name, number) if job.finished_at is None else NOBODY
     return ask.render(
         "job.html",
@@ -209,7 +210,7 @@ async def show_job(ask: Ask) -> Response:
         job=job,
         live_job=job.finished_at is None,
         steps=steps_of(await queue.timeline(number), datetime.now(UTC)),
-        paused=info is not None and info.paused,
+        paused=info.paused,
         worker=worker,
         running=running,
     )
@@ -276,7 +277,7 @@ def words_of(event: JobEvent, now: datetime) -> str:
 
 async def show_put(ask: Ask) -> Response:
     """The form of a new job."""
-    return put_form(ask, await queue_named(ask, ask.path["queue"]), dict(ask.query), {})
+    return await put_form(ask, dict(ask.query), {})
 
 
 async def put(ask: Ask) -> Response:
@@ -289,12 +290,13 @@ async def put(ask: Ask) -> Response:
     )
     how = how_of(fields, errors)
     if payload is None or errors:
-        return put_form(ask, await queue_named(ask, name), fields, errors)
+        return await put_form(ask, fields, errors)
     try:
         job = await ask.mq.queue(name).put(payload[0], **how)
     except InvalidInput as error:
-        return put_form(ask, await queue_named(ask, name), fields, {"": str(error)})
+        return await put_form(ask, fields, {"": str(error)})
     ask.note(id=job.id)
+    ask.sampler.expire()
     if not ask.caller.may(Role.READ):
         return ask.redirect("queues", name, "put", flash=f"Put job {job.id}.")
     return ask.redirect("queues", name, "jobs", job.id, flash=f"Put job {job.id}.")
@@ -319,10 +321,10 @@ def how_of(fields: Mapping[str, str], errors: dict[str, str]) -> dict[str, Any]:
     return how | {"priority": priority or 0}
 
 
-def put_form(
-    ask: Ask, info: QueueInfo | None, fields: Mapping[str, str], errors: Mapping[str, str]
-) -> Response:
+async def put_form(ask: Ask, fields: Mapping[str, str], errors: Mapping[str, str]) -> Response:
     name = ask.path["queue"]
+    info: QueueInfo | None = await ask.mq.queue(name).info()
+    has_pages = info is not None and ask.caller.may(Role.READ)
     return ask.render(
         "job_put.html",
         status=422 if errors else 200,
@@ -331,7 +333,7 @@ def put_form(
         values={"form": "json", **fields},
         forms=FORMS,
         errors=errors,
-        tabs=tabs(ask, name, "put") if ask.caller.may(Role.READ) else [],
+        tabs=tabs(ask, name, "put") if has_pages else [],
     )
 
 
@@ -382,6 +384,7 @@ def changing(change: Change, done: str) -> Callable[[Ask], Awaitable[Response]]:
         except InvalidInput as error:
             return await where_it_stood(ask, fields, str(error), "warning")
         ask.note(changed=changed)
+        ask.sampler.expire()
         return await where_it_stood(ask, fields, *said(done, len(ids), changed))
 
     return endpoint
@@ -437,18 +440,34 @@ async def prune(ask: Ask) -> Response:
     except InvalidInput as error:
         return ask.redirect("queues", name, "settings", flash=str(error), level="warning")
     ask.note(pruned=gone)
+    ask.sampler.expire()
     return ask.redirect("queues", name, "settings", flash=f"Pruned {gone:,} finished jobs.")
 
 
-def post(path: str, endpoint: Any, action: str, needs: Role = Role.ADMIN) -> Route:
-    return Route("POST", path, endpoint, needs=needs, queue="queue", action=action)
+def post(path: str, endpoint: Any, action: str) -> Route:
+    return Route("POST", path, endpoint, needs=Role.ADMIN, queue="queue", action=action)
 
 
 ROUTES = [
     Route("GET", "/jobs", show_all_jobs, needs=Role.READ),
     Route("GET", "/queues/{queue}", show_jobs, needs=Role.READ, queue="queue"),
-    Route("GET", "/queues/{queue}/put", show_put, needs=Role.PRODUCE, queue="queue"),
-    post("/queues/{queue}/put", put, "job.put", Role.PRODUCE),
+    Route(
+        "GET",
+        "/queues/{queue}/put",
+        show_put,
+        needs=Role.PRODUCE,
+        queue="queue",
+        may_be_new=True,
+    ),
+    Route(
+        "POST",
+        "/queues/{queue}/put",
+        put,
+        needs=Role.PRODUCE,
+        queue="queue",
+        action="job.put",
+        may_be_new=True,
+    ),
     Route("GET", "/queues/{queue}/jobs/{id}", show_job, needs=Role.READ, queue="queue"),
     post("/queues/{queue}/retry", changing(retry, "Retried"), "job.retry"),
     post("/queues/{queue}/run", changing(run_now, "Now due:"), "job.run"),

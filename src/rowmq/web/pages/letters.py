@@ -2,13 +2,14 @@
 also edited, and purged. What is done to many is shown before it is done.
 """
 
+import contextlib
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 from starlette.responses import Response
 
-from rowmq.errors import InvalidInput, InvalidOption
+from rowmq.errors import InvalidInput, InvalidOption, RowMQError
 from rowmq.message import DeadLetter
 from rowmq.overview import LetterKind, LetterPage, PurgeStep, RedriveStep
 from rowmq.rights import Role
@@ -92,10 +93,10 @@ async def show_letters(ask: Ask) -> Response:
     kinds: list[LetterKind] = []
     try:
         page = await ask.mq.browse_letters(
-            topic, group=group, matching=matching, after=after, limit=PAGE
+            topic, group=group, matching=matching, after=after, limit=PAGE, whole=False
         )
         if after is None and matching is None:
-            kinds = [*await ask.site.kinds.look(ask.mq, topic, group, renewal=ask.is_renewal)]
+            kinds = [*await ask.site.kinds.look(ask.mq, topic, group, lately=ask.is_renewal)]
     except InvalidInput as found:
         error = str(found)
     seen: Snapshot = await ask.sampler.look(ask.mq)
@@ -319,12 +320,12 @@ def letters_said(count: int) -> str:
 
 def rest_said(chosen: Chosen, cleared: Cleared) -> str:
     """What is to be said of letters that it was not done to."""
+    of_kind = "" if chosen.matching is None else " of this kind"
     if cleared.left:
         more = " or more" if cleared.capped else ""
-        of_kind = "" if chosen.matching is None else " of this kind"
         return f" {cleared.left:,}{more}{of_kind} are left: press again for the next ones."
     if cleared.capped:
-        return " There may be more of this kind: press again to look for them."
+        return f" There may be more{of_kind}: press again to look for them."
     missing = 0 if chosen.matching is not None else len(set(chosen.letters)) - cleared.done
     if missing > 0:
         are = "1 was" if missing == 1 else f"{missing:,} were"
@@ -338,7 +339,10 @@ async def clear_kind(
     """Do it to the newest letters of a kind, and count those that are left."""
     found, more = await letters_of_kind(ask, topic, chosen)
     done = (await do(ask.mq, topic, letters=found)).done if found else 0
-    kinds = await ask.mq.letter_kinds(topic, group=chosen.group) if more else []
+    kinds: Sequence[LetterKind] = []
+    if more:
+        with contextlib.suppress(RowMQError):  # it is done, also if nobody can look afterwards
+            kinds = await ask.mq.letter_kinds(topic, group=chosen.group)
     left = sum(kind.count for kind in kinds if kind.pattern == chosen.matching)
     return Cleared(done, left, capped=more and (not left or any(kind.capped for kind in kinds)))
 
@@ -354,6 +358,7 @@ async def letters_of_kind(ask: Ask, topic: str, chosen: Chosen) -> tuple[list[st
             matching=chosen.matching,
             after=after,
             limit=min(KIND_AT_ONCE_MAX - len(found), 500),
+            whole=False,
         )
         found += [letter.handle for letter in page.letters]
         after = page.next

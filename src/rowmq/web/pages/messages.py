@@ -13,6 +13,7 @@ from rowmq.overview import ANY, MessagePage
 from rowmq.rights import Role
 from rowmq.store.keys import Place
 from rowmq.web.asking import Ask
+from rowmq.web.existing import has_topic
 from rowmq.web.fields import (
     FORMS,
     given,
@@ -100,7 +101,6 @@ async def show_messages(ask: Ask) -> Response:
         page=page,
         beside=beside,
         latest=to(**{**filters, "offset": None}) if turned else None,
-        exists=bool(page.messages) or (await ask.mq.topic(topic)) is not None,
         tabs=tabs(ask, topic, "messages"),
     )
 
@@ -200,7 +200,7 @@ async def show_publish(ask: Ask) -> Response:
     if given(ask.query, "offset") is not None and ask.caller.may(Role.READ):
         for message in await messages_at(ask, topic, 1):
             values, note = copied(ask, message)
-    return publish_form(ask, values, {}, note)
+    return await publish_form(ask, values, {}, note)
 
 
 def copied(ask: Ask, message: Message[Any]) -> tuple[dict[str, str], str | None]:
@@ -232,11 +232,11 @@ async def publish(ask: Ask) -> Response:
     headers = put_in_words(lambda: headers_of(fields.get("headers")), errors, "headers")
     key, id = fields.get("key") or None, given(fields, "id")
     if payload is None or errors:
-        return publish_form(ask, fields, errors)
+        return await publish_form(ask, fields, errors)
     try:
         result = await ask.mq.publish(topic, payload[0], key=key, id=id, headers=headers)
     except InvalidInput as error:
-        return publish_form(ask, fields, {"": str(error)})
+        return await publish_form(ask, fields, {"": str(error)})
     ask.note(id=result.id, key=result.key, offset=result.offset, duplicate=result.duplicate)
     ask.sampler.expire()
     return published(ask, topic, result)
@@ -261,10 +261,10 @@ def published(ask: Ask, topic: str, result: PublishResult) -> Response:
     )
 
 
-def publish_form(
+async def publish_form(
     ask: Ask, values: Mapping[str, str], errors: Mapping[str, str], note: str | None = None
 ) -> Response:
-    topic = ask.path["topic"]
+    topic, is_there = ask.path["topic"], await has_topic(ask)
     return ask.render(
         "publish.html",
         status=422 if errors else 200,
@@ -273,14 +273,22 @@ def publish_form(
         forms=FORMS,
         errors=errors,
         note=note,
-        tabs=tabs(ask, topic, "publish"),
+        is_new=not is_there and ask.caller.may(Role.READ),
+        tabs=tabs(ask, topic, "publish") if is_there else [],
     )
 
 
 ROUTES = [
     Route("GET", "/topics/{topic}/messages", show_messages, needs=Role.READ, topic="topic"),
     Route("GET", "/topics/{topic}/message", show_message, needs=Role.READ, topic="topic"),
-    Route("GET", "/topics/{topic}/publish", show_publish, needs=Role.PRODUCE, topic="topic"),
+    Route(
+        "GET",
+        "/topics/{topic}/publish",
+        show_publish,
+        needs=Role.PRODUCE,
+        topic="topic",
+        may_be_new=True,
+    ),
     Route(
         "POST",
         "/topics/{topic}/publish",
@@ -288,5 +296,6 @@ ROUTES = [
         needs=Role.PRODUCE,
         topic="topic",
         action="message.publish",
+        may_be_new=True,
     ),
 ]

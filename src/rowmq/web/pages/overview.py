@@ -141,7 +141,7 @@ def figures(seen: Snapshot, caller: Caller) -> list[Figure]:
         ),
         Figure("Backlog", both(lag, due, short), chart(grid, lag, due, whole=True), (lag, due)),
         Figure(
-            "Oldest waits since",
+            "Oldest waits for",
             duration(max(latest(old), latest(late))),
             chart(grid, old, late, say=duration, times=True),
             (old, late),

@@ -13,10 +13,11 @@ from rowmq.message import QueueInfo
 from rowmq.rights import Role
 from rowmq.spelling import FOREVER, duration, duration_of, limit_of, size, size_of
 from rowmq.web.asking import Ask
+from rowmq.web.existing import queue_of
 from rowmq.web.fields import given, put_in_words
 from rowmq.web.routing import Route
 
-__all__ = ["ROUTES", "STATES", "full_of", "queue_named", "tabs"]
+__all__ = ["ROUTES", "STATES", "full_of", "tabs"]
 
 STATES = ("pending", "processing", "retryable", "failed", "completed")
 """In the order in which somebody asks: what is to be done, what went wrong, what is done."""
@@ -35,7 +36,7 @@ async def show_queues(ask: Ask) -> Response:
     wanted = given(ask.query, "name")
     found = [
         one
-        for one in await ask.mq.backlog(up_to=COUNT_MAX)
+        for one in (await ask.sampler.look(ask.mq)).backlog
         if ask.caller.sees_queue(one.name) and (wanted is None or wanted in one.name)
     ]
     return ask.render(
@@ -66,12 +67,6 @@ def full_of(counts: Mapping[str, int]) -> set[str]:
     return full
 
 
-async def queue_named(ask: Ask, name: str) -> QueueInfo | None:
-    """A queue and its settings; None if nothing was ever put into it."""
-    info: QueueInfo | None = await ask.mq.queue(name).info()
-    return info
-
-
 # --- pause and resume -----------------------------------------------------------------------------
 
 
@@ -91,6 +86,7 @@ async def resume(ask: Ask) -> Response:
 
 def back(ask: Ask, flash: str) -> Response:
     """To the list, if the button stood there; else to the queue."""
+    ask.sampler.expire()
     if ask.query.get("from") == "list":
         return ask.redirect("queues", flash=flash)
     return ask.redirect("queues", ask.path["queue"], flash=flash)
@@ -101,13 +97,13 @@ def back(ask: Ask, flash: str) -> Response:
 
 async def show_settings(ask: Ask) -> Response:
     """The form of a queue's settings, as they are."""
-    return form(ask, await queue_named(ask, ask.path["queue"]), {}, {})
+    return form(ask, await queue_of(ask), {}, {})
 
 
 async def configure(ask: Ask) -> Response:
     """Change what was changed in the form, and nothing else: somebody else may be at it, too."""
     name = ask.path["queue"]
-    info = await queue_named(ask, name)
+    info = await queue_of(ask)
     fields, errors = await ask.form(), dict[str, str]()
     shown = shown_settings(info)
     chosen: dict[str, Any] = {}
@@ -129,7 +125,7 @@ async def configure(ask: Ask) -> Response:
 
 
 def form(
-    ask: Ask, info: QueueInfo | None, fields: Mapping[str, str], errors: Mapping[str, str]
+    ask: Ask, info: QueueInfo, fields: Mapping[str, str], errors: Mapping[str, str]
 ) -> Response:
     return ask.render(
         "queue_settings.html",
@@ -142,10 +138,8 @@ def form(
     )
 
 
-def shown_settings(info: QueueInfo | None) -> dict[str, str]:
+def shown_settings(info: QueueInfo) -> dict[str, str]:
     """A queue's settings as they stand in the form, each as it can be given."""
-    if info is None:
-        return dict.fromkeys(READERS, "") | {"keep_completed": "yes", "keep_failed": "yes"}
     return {
         "keep_completed": yes_no(info.keep_completed),
         "keep_failed": yes_no(info.keep_failed),
@@ -184,7 +178,7 @@ READERS: dict[str, Callable[[str], Any]] = {
 def tabs(ask: Ask, name: str, here: str) -> list[tuple[str, str, bool]]:
     """The pages of one queue."""
     pages = {"jobs": ("Jobs", ask.url("queues", name))}
-    if ask.caller.may(Role.PRODUCE):
+    if ask.caller.may(Role.PRODUCE) and not ask.settings.read_only:
         pages["put"] = ("Put a job", ask.url("queues", name, "put"))
     pages["settings"] = ("Settings", ask.url("queues", name, "settings"))
     return [(label, url, page == here) for page, (label, url) in pages.items()]

@@ -1,16 +1,12 @@
 """Schedules: what fires by itself, in plain words; when it did last and will next."""
 
-from collections.abc import Sequence
-
 from starlette.responses import Response
 
 from rowmq.message import ScheduleInfo
 from rowmq.rights import Role
-from rowmq.web.api.schedules import cron_of
+from rowmq.web.api.schedules import cron_of, schedule_of, schedules_of
 from rowmq.web.asking import Ask
-from rowmq.web.callers import Caller
 from rowmq.web.fields import given
-from rowmq.web.problems import Problem
 from rowmq.web.routing import Route
 
 __all__ = ["ROUTES"]
@@ -29,24 +25,6 @@ MISSED = {
 
 OF_APPS = "cron."
 """What the queues begin with that schedules of apps put their jobs into."""
-
-
-def visible_to(caller: Caller, info: ScheduleInfo) -> bool:
-    """Whether what a schedule makes goes to where the caller may look."""
-    return caller.sees(info.queue, info.topic)
-
-
-async def schedules_of(ask: Ask) -> Sequence[ScheduleInfo]:
-    return [info for info in await ask.mq.cron.list() if visible_to(ask.caller, info)]
-
-
-async def schedule_of(ask: Ask) -> ScheduleInfo:
-    """The schedule that the path names. One that is out of scope is not there."""
-    name = ask.path["schedule"]
-    for info in await schedules_of(ask):
-        if info.name == name:
-            return info
-    raise Problem(404, f"there is no schedule {name!r}: it was removed, or never installed")
 
 
 async def show_schedules(ask: Ask) -> Response:

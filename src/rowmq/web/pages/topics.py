@@ -18,6 +18,7 @@ from rowmq.store.topics import UNCONFIGURED, topic_info
 from rowmq.web import charts
 from rowmq.web.asking import Ask
 from rowmq.web.charts import Line
+from rowmq.web.existing import no_topic
 from rowmq.web.fields import given, put_in_words
 from rowmq.web.places import fields_of, place_in
 from rowmq.web.routing import Route
@@ -142,17 +143,22 @@ def picked(topic: str, pick: Callable[[Counted], float]) -> Callable[[Any], floa
 async def show_topic(ask: Ask) -> Response:
     """A topic: its groups, what comes and goes, and its partitions."""
     name, prefix = ask.path["topic"], ask.query.get("prefix") or None
-    errors: dict[str, str] = {}
-    after = put_in_words(lambda: place_in(ask.query), errors, "after")
+    error, after, found = None, None, list[Any]()
+    try:
+        after = place_in(ask.query)
+        found = await partitions_of(ask, name, prefix, after)
+    except InvalidInput as wrong:
+        error = str(wrong)
     seen: Snapshot = await ask.sampler.look(ask.mq)
     traffic = next((one for one in seen.traffic.topics if one.topic == name), None)
-    found = await partitions_of(ask, name, prefix, after)
     shown = found[:PAGE]
     grid = Grid(seen.samples, every=seen.every, now=seen.traffic.at)
     more = fields_of(shown[-1].key, shown[-1].shard) if len(found) > PAGE else None
     return ask.render(
         "topic.html",
+        status=422 if error else 200,
         name=name,
+        error=error,
         info=await info_of(ask, name, traffic),
         groups=await groups_in(ask, seen, name),
         traffic=traffic,
@@ -165,14 +171,22 @@ async def show_topic(ask: Ask) -> Response:
     )
 
 
-async def info_of(ask: Ask, name: str, traffic: TopicTraffic | None) -> TopicInfo | None:
+async def info_of(ask: Ask, name: str, traffic: TopicTraffic | None) -> TopicInfo:
     """A topic and its settings, not counted once more if the sampler has done so."""
     if traffic is None:
-        return await ask.mq.topic(name)
+        return await topic_of(ask)
     look = partial(ask.mq._store.topics.find_settings, name)  # noqa: SLF001 - the library's own
     settings = await ask.mq._run(look)  # noqa: SLF001
     counted = (name, traffic.partitions, traffic.messages)
     return topic_info((*counted, *(settings or UNCONFIGURED)))
+
+
+async def topic_of(ask: Ask) -> TopicInfo:
+    """The topic of the path, counted."""
+    info = await ask.mq.topic(ask.path["topic"])
+    if info is None:
+        raise no_topic(ask)
+    return info
 
 
 async def partitions_of(
@@ -216,13 +230,12 @@ def tabs(ask: Ask, name: str, here: str) -> list[tuple[str, str, bool]]:
 
 async def show_settings(ask: Ask) -> Response:
     """The form of a topic's settings, as they are."""
-    return form(ask, await ask.mq.topic(ask.path["topic"]), {}, {})
+    return form(ask, await topic_of(ask), {}, {})
 
 
 async def configure(ask: Ask) -> Response:
     """Change what was changed in the form, and nothing else."""
-    name = ask.path["topic"]
-    info = await ask.mq.topic(name)
+    name, info = ask.path["topic"], await topic_of(ask)
     fields, errors = await ask.form(), dict[str, str]()
     shown = shown_settings(info)
     chosen: dict[str, Any] = {}
@@ -244,7 +257,7 @@ async def configure(ask: Ask) -> Response:
 
 
 def form(
-    ask: Ask, info: TopicInfo | None, fields: Mapping[str, str], errors: Mapping[str, str]
+    ask: Ask, info: TopicInfo, fields: Mapping[str, str], errors: Mapping[str, str]
 ) -> Response:
     name = ask.path["topic"]
     return ask.render(
@@ -258,10 +271,8 @@ def form(
     )
 
 
-def shown_settings(info: TopicInfo | None) -> dict[str, str]:
+def shown_settings(info: TopicInfo) -> dict[str, str]:
     """A topic's settings as they stand in the form, each as it can be given."""
-    if info is None:
-        return {"retention": FOREVER, "max_payload_bytes": ""}
     return {"retention": kept(info.retention), "max_payload_bytes": size(info.max_payload_bytes)}
 
 

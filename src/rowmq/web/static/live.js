@@ -24,7 +24,7 @@ const isBusy = section => {
 }
 
 const placesIn = section =>
-  [...section.querySelectorAll(".table-wrap, pre, .tabs ul")].map(box => [box.scrollLeft, box.scrollTop])
+  [...section.querySelectorAll(".table-wrap, pre")].map(box => [box.scrollLeft, box.scrollTop])
 
 const swap = (section, html) => {
   const scrolled = placesIn(section)
@@ -33,7 +33,7 @@ const swap = (section, html) => {
   const nth = links.filter(link => link.href === focused.href).indexOf(focused)
   const fresh = new DOMParser().parseFromString(html, "text/html")
   section.replaceChildren(...fresh.body.childNodes)
-  section.querySelectorAll(".table-wrap, pre, .tabs ul").forEach((box, n) => {
+  section.querySelectorAll(".table-wrap, pre").forEach((box, n) => {
     if (scrolled[n]) [box.scrollLeft, box.scrollTop] = scrolled[n]
   })
   if (focused && nth >= 0) {
@@ -109,11 +109,18 @@ const prepare = within => {
   for (const form of within.querySelectorAll("form[data-select]")) countChosen(form)
 }
 
+const EACH = "input[type=checkbox]:not([data-all], [data-found])"
+
 const countChosen = form => {
-  const boxes = [...form.querySelectorAll("input[type=checkbox]:not([data-all])")]
+  const boxes = [...form.querySelectorAll(EACH)]
   const chosen = boxes.filter(box => box.checked).length
-  for (const text of form.querySelectorAll("[data-selected]")) text.textContent = String(chosen)
-  for (const button of form.querySelectorAll("[data-needs-choice]")) button.disabled = chosen === 0
+  const isAll = form.querySelector("[data-found]:checked") !== null
+  for (const text of form.querySelectorAll("[data-selected]")) text.textContent = isAll ? "all" : String(chosen)
+  for (const button of form.querySelectorAll("[data-needs-choice]")) {
+    const isNone = chosen === 0 && !isAll
+    if (button.matches("summary")) button.setAttribute("aria-disabled", String(isNone))
+    else button.disabled = isNone
+  }
   for (const all of form.querySelectorAll("[data-all]")) {
     all.checked = chosen > 0 && chosen === boxes.length
     all.indeterminate = chosen > 0 && chosen < boxes.length
@@ -125,7 +132,7 @@ document.addEventListener("change", event => {
   const form = box.closest && box.closest("form[data-select]")
   if (!form) return
   if (box.matches("[data-all]")) {
-    for (const one of form.querySelectorAll("input[type=checkbox]:not([data-all])")) one.checked = box.checked
+    for (const one of form.querySelectorAll(EACH)) one.checked = box.checked
   }
   countChosen(form)
 })
@@ -138,6 +145,11 @@ document.addEventListener("click", async event => {
   await navigator.clipboard.writeText(button.dataset.copy)
   words.textContent = "Copied"
   setTimeout(() => { words.textContent = before }, 1500)
+})
+
+// A summary cannot be disabled: what needs a choice opens no question without one.
+document.addEventListener("click", event => {
+  if (event.target.closest("summary[aria-disabled=true]")) event.preventDefault()
 })
 
 // Only one question is open at a time; Escape and a click elsewhere close it.

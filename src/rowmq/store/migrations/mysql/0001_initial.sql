@@ -9,6 +9,7 @@ CREATE TABLE IF NOT EXISTS {topics} (
     max_payload_bytes bigint,
     retention_us      bigint,
     created_at        bigint NOT NULL,
+    edited            bigint NOT NULL DEFAULT 0,
     holds_letters     smallint NOT NULL DEFAULT 0
 ) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
 
@@ -78,6 +79,7 @@ CREATE TABLE IF NOT EXISTS {delivery_state} (
     first_offset    bigint NOT NULL,
     last_offset     bigint NOT NULL,
     invisible_until bigint NOT NULL,
+    reopened        bigint NOT NULL DEFAULT 0,
     attempts        integer NOT NULL,
     state           smallint NOT NULL,
     error           mediumblob,

@@ -6,6 +6,7 @@ CREATE TABLE {topics} (
     max_payload_bytes bigint,
     retention_us      bigint,
     created_at        bigint NOT NULL,
+    edited            bigint NOT NULL DEFAULT 0,
     holds_letters     smallint NOT NULL DEFAULT 0
 );
 
@@ -78,6 +79,7 @@ CREATE TABLE {delivery_state} (
     first_offset    bigint NOT NULL,
     last_offset     bigint NOT NULL,
     invisible_until bigint NOT NULL,
+    reopened        bigint NOT NULL DEFAULT 0,
     attempts        integer NOT NULL,
     state           smallint NOT NULL,
     error           text,

@@ -10,6 +10,7 @@ CREATE TABLE {topics} (
     max_payload_bytes integer,
     retention_us      integer,
     created_at        integer NOT NULL,
+    edited            integer NOT NULL DEFAULT 0,
     holds_letters     integer NOT NULL DEFAULT 0
 ) WITHOUT ROWID;
 
@@ -81,6 +82,7 @@ CREATE TABLE {delivery_state} (
     first_offset    integer NOT NULL,
     last_offset     integer NOT NULL,
     invisible_until integer NOT NULL,
+    reopened        integer NOT NULL DEFAULT 0,
     attempts        integer NOT NULL,
     state           integer NOT NULL,
     error           text,
