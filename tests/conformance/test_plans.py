@@ -244,6 +244,7 @@ def consume(mq: rowmq.RowMQ, database: Database, topic: str, count: int) -> None
         sub.ack([d for rest in others[1:] for d in rest])
         core: Any = sub._core
         mq._run(partial(core.leases.beat, core.member, lease_us=core.options.lease_us))
+        mq._run(partial(core.leases.awaited, core.member))
 
 
 def administer(mq: rowmq.RowMQ, topic: str, key: str) -> None:

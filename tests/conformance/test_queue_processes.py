@@ -64,12 +64,15 @@ class Fleet:
 def fleet(
     flavour: str, database: Database, folder: Path, lock_timeout: float, naps: list[float]
 ) -> Iterator[tuple[Fleet, "rowmq.Queue[int]"]]:
-    """Three processes at work on a thousand jobs."""
+    """Three processes at work on a thousand jobs, which are there when all of these are."""
     with rowmq.connect(database.url) as mq:
         queue = mq.queue(QUEUE)
-        queue.put_many(range(JOBS))
         started = Fleet(flavour, database, folder, lock_timeout, naps)
         try:
+            while not all(record.exists() for record in started.records):
+                assert all(process.poll() is None for process in started.processes)
+                time.sleep(0.01)
+            queue.put_many(range(JOBS))
             yield started, queue
         finally:
             started.end()

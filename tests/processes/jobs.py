@@ -2,10 +2,10 @@
 
     python -m tests.processes.jobs sync|async URL RECORD LOCK_TIMEOUT NAP
 
-They work until the process is ended; each sleeps for a while over its first job. A line of the
-record is what was done, the job, how it was delivered, and by whom. That a job is handled is
-written down before it is acked, and again after, so nothing is done unseen, even by one who is
-killed.
+They work until the process is ended; each sleeps for a while over its first job. The record is
+there when they begin. A line of it is what was done, the job, how it was delivered, and by whom.
+That a job is handled is written down before it is acked, and again after, so nothing is done
+unseen, even by one who is killed.
 """
 
 import asyncio
@@ -76,8 +76,9 @@ async def work_async(
             await asyncio.sleep(0.01)
 
 
-async def all_async(url: str, record: Record, lock_timeout: float, nap: float) -> None:
+async def all_async(url: str, path: str, lock_timeout: float, nap: float) -> None:
     async with await rowmq.connect_async(url) as mq:
+        record = Record(path)
         await asyncio.gather(
             *(work_async(mq, record, worker, lock_timeout, nap) for worker in range(WORKERS))
         )
@@ -85,12 +86,12 @@ async def all_async(url: str, record: Record, lock_timeout: float, nap: float) -
 
 def main() -> None:
     flavour, url, path, *numbers = sys.argv[1:]
-    record = Record(path)
     lock_timeout, nap = map(float, numbers)
     if flavour == "async":
-        asyncio.run(all_async(url, record, lock_timeout, nap))
+        asyncio.run(all_async(url, path, lock_timeout, nap))
         return
     with rowmq.connect(url) as mq:
+        record = Record(path)
         threads = [
             threading.Thread(target=work, args=(mq, record, worker, lock_timeout, nap))
             for worker in range(WORKERS)

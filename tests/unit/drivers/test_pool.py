@@ -92,6 +92,7 @@ def is_interrupted(at: int, call: Callable[[], None]) -> bool:
         return trace
 
     before = sys.gettrace()
+    gc.disable()  # others are told of its runs, and are not to be interrupted
     sys.settrace(trace)
     try:
         call()
@@ -99,6 +100,7 @@ def is_interrupted(at: int, call: Callable[[], None]) -> bool:
         return True
     finally:
         sys.settrace(before)
+        gc.enable()
     return False
 
 
