@@ -362,7 +362,7 @@ def gc_steps(run: Run, store: Store, topic: str, *, acked_only: bool = False) ->
         )
         total += collected.messages
         busy += collected.busy
-    total += yield from wait_for_busy(run, store, topic, busy)
+    total += yield from wait_for_busy(run, topic, busy, retention.collect_acked)
     for old in (False,) if acked_only else (False, True):
         spans = yield partial(run, partial(retention.find_given_back, topic, old=old))
         for batch in batches(spans):
@@ -371,26 +371,31 @@ def gc_steps(run: Run, store: Store, topic: str, *, acked_only: bool = False) ->
     if acked_only:
         return total
     spans = yield partial(run, partial(retention.find_old, topic))
+    busy = []
     for batch in batches(spans):
-        total += told(topic, (yield partial(run, partial(retention.collect_old, topic, batch))))
+        collected = yield partial(run, partial(retention.collect_old, topic, batch, patient=False))
+        total += told(topic, collected)
+        busy += collected.busy
+    total += yield from wait_for_busy(run, topic, busy, retention.collect_old)
     return total
 
 
-def wait_for_busy(run: Run, store: Store, topic: str, busy: Sequence[Span]) -> Steps[int]:
+def wait_for_busy(
+    run: Run, topic: str, busy: Sequence[Span], collect: Callable[..., Operation[Collected]]
+) -> Steps[int]:
     """Collect what was left out because it was being published to, one partition at a time."""
     total = 0
     given_up: set[int] = set()
     for span in busy:
         if span.partition_id in given_up:
             continue
-        collect = partial(store.retention.collect_acked, topic, [span], patient=True)
         try:
-            collected: Collected = yield partial(run, collect)
+            collected: Collected = yield partial(run, partial(collect, topic, [span], patient=True))
         except Locked:
             given_up.add(span.partition_id)
             log.info("garbage collection of topic %r leaves out a key that is locked", topic)
         else:
-            total += collected.messages
+            total += told(topic, collected)
     return total
 
 

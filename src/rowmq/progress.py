@@ -149,6 +149,10 @@ class Progress:
             if known.state is not State.ACKED and known.until <= now:
                 yield known
 
+    def in_flight(self, now: int) -> bool:
+        """Whether something is delivered, and nobody else may have it yet."""
+        return any(known.state is State.DELIVERED and known.until > now for known in self.ranges)
+
     def outstanding(self) -> int:
         """How many offsets were delivered and are not acked."""
         return sum(known.size for known in self.ranges if known.state is not State.ACKED)

@@ -560,6 +560,25 @@ async def test_what_was_given_back_is_as_old_as_that(
     assert rows(database, "messages") == [1]  # the copy of the letter that is left
 
 
+@on_servers
+async def test_what_is_spared_holds_nothing_up_that_follows_it(
+    connect: Connect, database: Database
+) -> None:
+    """Also of a key that somebody publishes to at this moment."""
+    mq = await connect(database.url)
+    await publish(mq, 5)
+    await bury(mq, "g", 5)
+    make_old(database, up_to=5)
+    assert await mq.redrive("t", group="g", limit=1) == 1
+    await mq.configure_topic("t", retention=HOUR)
+    async with mq.transaction() as tx:
+        await tx.publish("t", "held", key="k")
+        collecting = asyncio.create_task(mq.gc("t"))
+        await asyncio.wait({collecting}, timeout=0.2)
+    assert await collecting == 4
+    assert await consume(mq, "t", "g", 2) == [1, "held"]
+
+
 @async_only
 async def test_what_was_given_back_long_ago_is_let_go_of(mq: Any, database: Database) -> None:
     await publish(mq, 3)

@@ -13,6 +13,7 @@ import pytest
 
 from rowmq import Message, errors
 from rowmq.store.statement import Statement
+from rowmq.subscriber.receipts import claim_of, settle_claims, wanted_of
 from tests.choices import on_servers
 from tests.conftest import Connect
 from tests.consuming import (
@@ -27,6 +28,7 @@ from tests.consuming import (
 )
 from tests.crash import core_of, crash, expire, stop
 from tests.databases import Database
+from tests.flavours import plain
 from tests.working import on_one
 
 
@@ -314,6 +316,29 @@ async def test_a_rebalance_redelivers_nothing_that_is_in_flight(mq: Any) -> None
             assert attempts(rest) == [1, 1, 1, 1]
             await old.ack(rest[:2])
             await new.ack(rest[2:])
+    assert await lag(mq) == 0
+
+
+async def test_a_rebalance_redelivers_nothing_that_was_extended_elsewhere(mq: Any) -> None:
+    """The owner is not told at once of what other processes do by receipts."""
+    store = plain(mq)._store
+
+    async def settle(claims: list[Any], how: str, seconds: float | None = None) -> list[Any]:
+        wanted = wanted_of(claims, how, seconds=seconds)
+        outcomes: list[Any] = await mq._run(partial(settle_claims, store, "t", "g", wanted))
+        return outcomes
+
+    keys = await partitions(mq, 2)
+    async with subscribe(mq, visibility=0.3) as first:
+        claims = [claim_of(plain(delivery)) for delivery in await take(first, 2)]
+        assert await settle(claims, "extend", 60) == [None, None]
+        await asyncio.sleep(0.4)
+        async with subscribe(mq) as second:
+            due_at = core_of(first).sharing.due_at
+            await eventually(lambda: core_of(first).sharing.due_at > due_at)
+            assert await nothing_comes(second)
+            assert await settle(claims, "ack") == [None, None]
+            await settled([first, second], [1, 1], keys)
     assert await lag(mq) == 0
 
 

@@ -315,7 +315,7 @@ COLLECTING = (
         (
             Edit(
                 "store/retention.py",
-                "for part in around(span, wanted)]",
+                "for part in around(span, wanted.get(span.partition_id, ()))]",
                 "for part in around(span, ())]",
             ),
         ),

@@ -148,6 +148,7 @@ async def test_a_long_poll_holds_no_connection_and_ends_when_there_is_something(
     database: Database,
 ) -> None:
     async with calling(database.url) as api:
+        await api.put("/topics/orders/groups/g0")  # so that there is a topic to be asked about
         polls = [
             asyncio.create_task(
                 api.poll("orders", f"g{n}", timeout_seconds=SECONDS_MAX, start="latest")
@@ -194,6 +195,7 @@ async def test_what_was_extended_at_another_server_stays_the_clients(
 ) -> None:
     """The server that has the consumer is not told of it, and must not take it for idle."""
     monkeypatch.setattr(consumers, "SWEEP_SECONDS", 0.01)
+    monkeypatch.setattr(consumers, "LOOK_SECONDS", 0.1)
     await api.publish("orders", 1, 2, key="ann")
     deliveries = await api.poll("orders", visibility_seconds=1)
     consumer = consumer_of(api)
@@ -202,21 +204,27 @@ async def test_what_was_extended_at_another_server_stays_the_clients(
     await asyncio.sleep(1.1)
     assert len(api.site.consumers) == 1
     assert await other.settle("ack", "orders", *deliveries) == {"settled": 2, "before": []}
-    consumer._awaited_until = 0.0
     await eventually(lambda: not len(api.site.consumers))
 
 
 async def test_what_somebody_else_was_given_as_well_is_not_given_back(api: Api) -> None:
-    """Of two who ask for the same, one goes away, be it the first: the other has its receipts."""
+    """Of two who ask for the same, one goes away: the other has it. If both do, nobody has."""
     await api.publish("orders", 1, key="ann")
-    for id in ("the first goes", "the second goes"):
-        (delivery,) = await api.poll("orders", id=id, timeout_seconds=SECONDS_MAX)
-        consumer = consumer_of(api)
-        handed = list(consumer.open.values())
-        assert await consumer.poll(1, id, 0.0) == handed
-        await consumer.forsake(handed)
-        assert await api.poll("orders", max=1) == []
-        await api.settle("nack", "orders", delivery, delay_seconds=0)
+    (delivery,) = await api.poll("orders", id="same", visibility_seconds=600)
+    consumer = consumer_of(api)
+    handed = list(consumer.open.values())
+    assert await consumer.poll(1, "same", 0.0) == handed
+    await consumer.forsake(handed)
+    assert await api.poll("orders", visibility_seconds=600) == []
+    await api.settle("nack", "orders", delivery, delay_seconds=0)
+
+    await api.poll("orders", id="same again", visibility_seconds=600, timeout_seconds=SECONDS_MAX)
+    handed = list(consumer.open.values())
+    assert await consumer.poll(1, "same again", 0.0) == handed
+    await consumer.forsake(handed)
+    await consumer.forsake(handed)
+    (again,) = await api.poll("orders", visibility_seconds=600)
+    assert again["attempt"] == 2, "the attempt that nobody got was none"
 
 
 @everywhere

@@ -27,6 +27,9 @@ __all__ = ["AsyncPool", "Pool"]
 
 S = TypeVar("S", bound=Session | AsyncSession)
 
+LOOK_SECONDS = 1.0
+"""How often whoever waits for a place looks, without being told that there is one."""
+
 
 class _Places(Generic[S]):
     """The stack of places, and who is in them."""
@@ -127,28 +130,43 @@ class _Stack:
     """The last one in is the first one out, for threads.
 
     Ctrl-C may come between any two steps of Python's own. Then `queue.LifoQueue` may keep its lock,
-    and whoever closes the pool waits for ever; here all that waits is a single step.
+    and whoever closes the pool waits for ever. Here what is there is there after each single step;
+    a bell that was not rung only makes somebody look a little later.
     """
 
     def __init__(self) -> None:
         self._places: deque[Any] = deque()
-        self._free: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._bell: queue.SimpleQueue[None] = queue.SimpleQueue()
+        """Rung for each place that comes, as long as it is there."""
 
     def put_nowait(self, place: Any) -> None:
         self._places.append(place)
-        self._free.put(None)
+        self._bell.put(None)
 
     def get(self, *, timeout: float) -> Any:
         """Wait so long for a place; raises `queue.Empty` if none came back."""
-        self._free.get(timeout=timeout)
-        return self._places.pop()
+        deadline = time.monotonic() + timeout
+        while True:
+            with contextlib.suppress(queue.Empty):
+                return self.get_nowait()
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise queue.Empty
+            with contextlib.suppress(queue.Empty, IndexError):
+                self._bell.get(timeout=min(left, LOOK_SECONDS))
+                return self._places.pop()
 
     def get_nowait(self) -> Any:
-        self._free.get_nowait()
-        return self._places.pop()
+        try:
+            place = self._places.pop()
+        except IndexError:
+            raise queue.Empty from None
+        with contextlib.suppress(queue.Empty):
+            self._bell.get_nowait()
+        return place
 
     def qsize(self) -> int:
-        return self._free.qsize()
+        return len(self._places)
 
 
 class Pool(_Places[S]):

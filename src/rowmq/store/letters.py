@@ -355,6 +355,7 @@ def reopen(place: Loaded, offsets: Iterable[int], *, at: int) -> tuple[Change, l
     """Open offsets again that are done; `at` is the time. One that is not done will be delivered in
     any case.
     """
+    at += place.version % 1_000  # a clock may stand still, or have milliseconds only
     progress = Progress.restored(place.stored)
     opened = []
     for offset in sorted(offsets):

@@ -11,14 +11,14 @@ the group's row, and told to the caller. What was given back to a group has an a
 begins when it was.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from rowmq.progress import Progress, State
 from rowmq.store.dialect import Dialect, as_text
 from rowmq.store.groups import Groups
 from rowmq.store.leases import Change, Leases, Loaded
-from rowmq.store.statement import Operation, Row, Statement
+from rowmq.store.statement import Operation, Statement
 from rowmq.store.topics import Span, Topics
 
 __all__ = ["BATCH", "Collected", "Retention", "batches"]
@@ -79,7 +79,13 @@ class Retention:
         params += [oldest] if old else []
         sql = self.dialect.sql(GIVEN_BACK.replace("<condition>", condition))
         result = yield Statement("retention.given_back", sql, params, sole=True)
-        return [Span("", id, offset, offset) for id, offset in result]
+        found = [Span("", id, offset, offset) for id, offset in result]
+        if oldest is None:
+            return found
+        spans: list[Span] = []
+        for batch in batches(found):
+            spans += yield from self.without_reopened(topic, batch, oldest)
+        return spans
 
     def oldest(self, topic: str) -> Operation[int | None]:
         """Before when messages of a topic are too old; None if they never are."""
@@ -111,13 +117,24 @@ class Retention:
         messages = yield from self.shorten([span for span in acked if span.first <= span.last])
         return Collected(messages, [span for span in spans if span not in locked])
 
-    def collect_old(self, topic: str, spans: Sequence[Span]) -> Operation[Collected]:
-        """Collect spans that are too old, whoever still wanted them."""
+    def collect_old(
+        self, topic: str, spans: Sequence[Span], *, patient: bool
+    ) -> Operation[Collected]:
+        """Collect spans that are too old, whoever still wanted them. `patient` as for those that
+        are acked.
+        """
+        waited_for = (yield from self.lock(spans, patient=True)) if patient else []
         if not (yield from self.groups.lock(topic)):
             return Collected()
-        spans = yield from self.without_reopened(topic, spans)
+        spans = yield from self.still_old(topic, spans)
+        if not spans:
+            return Collected()
         expired, passed_by = yield from self.expire(topic, spans, below=False)
-        locked = (yield from self.lock(passed_by, patient=False)) if passed_by else []
+        if patient:
+            ids = {span.partition_id for span in waited_for}
+            locked = [span for span in passed_by if span.partition_id in ids]
+        else:
+            locked = (yield from self.lock(passed_by, patient=False)) if passed_by else []
         messages = yield from self.shorten(locked)
         busy = [span for span in spans if span not in locked]
         return Collected(messages, busy, expired)
@@ -130,7 +147,9 @@ class Retention:
             return Collected()
         expired: Mapping[str, int] = {}
         if old:
-            spans = yield from self.without_reopened(topic, spans)
+            spans = yield from self.still_old(topic, spans)
+            if not spans:
+                return Collected()
             expired, spans = yield from self.expire(topic, spans, below=True)
         else:
             again = yield from self.find_given_back(topic, old=False)
@@ -177,18 +196,31 @@ class Retention:
         yield Statement("retention.forget_letters", self.dialect.sql(FORGET_LETTERS), params)
         return int(result.rows[0][0])
 
-    def without_reopened(self, topic: str, spans: Sequence[Span]) -> Operation[list[Span]]:
-        """Spans that are too old, without what was given back to a group since then, and that it
-        still wants: somebody has just decided that it is to be tried again.
-        """
+    def still_old(self, topic: str, spans: Sequence[Span]) -> Operation[list[Span]]:
+        """What of spans may go by the topic's retention, as it is now."""
         oldest = yield from self.oldest(topic)
-        if oldest is None or not spans:
+        if oldest is None:
+            return []
+        return (yield from self.without_reopened(topic, spans, oldest))
+
+    def without_reopened(
+        self, topic: str, spans: Sequence[Span], oldest: int
+    ) -> Operation[list[Span]]:
+        """A batch of spans, without what was given back to a group since a time, and that it still
+        wants: somebody has decided that it is to be tried again.
+        """
+        if not spans:
             return []
         ids = sorted({span.partition_id for span in spans})
+        first, last = min(span.first for span in spans), max(span.last for span in spans)
         sql = self.dialect.sql(REOPENED.replace("<ids>", ", ".join("?" * len(ids))))
-        params = [self.dialect.text(topic), *ids, oldest]
-        wanted = (yield Statement("retention.reopened", sql, params)).rows
-        return [part for span in spans for part in around(span, wanted)]
+        params = [self.dialect.text(topic), *ids, oldest, last, first]
+        wanted: dict[int, list[tuple[int, int]]] = {}
+        for id, start, end in (yield Statement("retention.reopened", sql, params)):
+            wanted.setdefault(id, []).append((start, end))
+        for ranges in wanted.values():
+            ranges.sort()
+        return [part for span in spans for part in around(span, wanted.get(span.partition_id, ()))]
 
     # --- what groups lose -----------------------------------------------------------------------
 
@@ -250,11 +282,11 @@ def passed(place: Loaded, spans: Sequence[Span], *, below: bool) -> tuple[Change
     return change, lost
 
 
-def around(span: Span, wanted: Iterable[Row]) -> list[Span]:
-    """What is left of a span without the ranges of a partition, in rows of REOPENED."""
+def around(span: Span, wanted: Sequence[tuple[int, int]]) -> list[Span]:
+    """What is left of a span without some ranges, which are in order."""
     parts = []
-    for id, first, last in sorted((id, first, last) for id, first, last in wanted):
-        if id == span.partition_id and first <= span.last and last >= span.first:
+    for first, last in wanted:
+        if first <= span.last and last >= span.first:
             parts.append(span._replace(last=first - 1))
             span = span._replace(first=last + 1)
     return [part for part in (*parts, span) if part.first <= part.last]
@@ -299,7 +331,8 @@ OLD = """
 REOPENED = """
     SELECT d.partition_id, d.first_offset, d.last_offset
     FROM {groups} g JOIN {delivery_state} d ON d.group_id = g.id
-    WHERE g.topic = ? AND d.partition_id IN (<ids>) AND d.reopened >= ?"""
+    WHERE g.topic = ? AND d.partition_id IN (<ids>) AND d.reopened >= ?
+      AND d.first_offset <= ? AND d.last_offset >= ?"""
 
 GIVEN_BACK = """
     SELECT m.partition_id, m.message_offset

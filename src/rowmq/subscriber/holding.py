@@ -194,9 +194,7 @@ class Holding:
         All before it is acked, and nothing is in flight.
         """
         following = self.progress.acked + 1
-        if any(
-            known.state is State.DELIVERED and known.until > now for known in self.progress.ranges
-        ):
+        if self.progress.in_flight(now):
             return []
         if any(token.alive() for token in self.tokens.values()):
             return []

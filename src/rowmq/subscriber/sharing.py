@@ -150,10 +150,16 @@ class Sharing:
         """Give up partitions: at once where nothing is in flight, the others when that is so."""
         subscription = self.subscription
         now = subscription.clock.now()
-        empty = []
         for holding in holdings:
             subscription.forget(holding.expire(now))
-            if holding.tokens:
+        # What nobody here is at work on any more may have been extended by its receipt, elsewhere.
+        quiet = [h for h in holdings if not h.tokens and h.progress.ranges]
+        yield from subscription.reload(quiet, skip=True)
+        empty = []
+        for holding in holdings:
+            if subscription.holdings.get(holding.id) is not holding:
+                continue  # it was lost, or sought
+            if holding.tokens or holding.progress.in_flight(now):
                 holding.draining = True
             else:
                 empty.append(holding)

@@ -65,10 +65,14 @@ def test_an_interrupt_at_any_step_leaves_nothing_that_closing_waits_for(path: Pa
         pool = Pool[SQLiteSession](lambda: open_session(str(path), 5), size=2, timeout=0.05)
         pool.release(pool.acquire(), healthy=True)
         interrupted = is_interrupted(step, partial(lend, pool))
+        idle = pool.places.qsize()
         closing = threading.Thread(target=pool.close, daemon=True)
         closing.start()
         closing.join(SECONDS_MAX)
         assert not closing.is_alive(), f"interrupted at step {step}"
+        # Nothing is lost but what the one who was interrupted had in hand.
+        assert (idle, pool.places.qsize()) in ((1, 1), (2, 2)), f"interrupted at step {step}"
+        assert len(pool.own) <= 2 - idle, f"interrupted at step {step}"
         if not interrupted:
             break
     assert step > STEPS_MIN

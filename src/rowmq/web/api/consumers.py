@@ -18,6 +18,7 @@ import asyncio
 import contextlib
 import logging
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -54,6 +55,9 @@ BYTES_MAX = 8 * 1024 * 1024
 NAME_BYTES_MAX = 200
 
 SWEEP_SECONDS = 1.0
+
+LOOK_SECONDS = 10.0
+"""How often it is looked whether an idle consumer is still expected to be asked for something."""
 
 ELSEWHERE = (
     "this receipt is of another token, topic or group; or a server gave it that has another "
@@ -127,11 +131,11 @@ class Consumer:
         self.busy = 0
         """How many requests are at work with it."""
         self.used_at = time.monotonic()
-        self._awaited_until = 0.0
+        self._looks_at = 0.0
         self._last: tuple[str, list[Handed]] | None = None
         """What the last poll gave that had an id."""
-        self._repeated: set[Claim] = set()
-        """What was given to several who asked for it, of whom at least one may have it."""
+        self._askers: Counter[Claim] = Counter()
+        """How many have asked for it, who did not go away meanwhile."""
         self._polling = asyncio.Lock()
         self._subscriber = mq.subscribe(
             identity.topic,
@@ -155,22 +159,21 @@ class Consumer:
             self.busy -= 1
             self.used_at = time.monotonic()
 
-    def is_idle(self, now: float) -> bool:
-        """Whether nobody has asked for anything for so long, and nobody is expected to: what is
-        delivered is the client's until its visibility has passed.
-        """
-        pending = any(handed.until > now for handed in self.open.values())
-        pending = pending or self._awaited_until > now
-        return not self.busy and not pending and now - self.used_at >= self.terms.idle_seconds
+    @property
+    def is_idle(self) -> bool:
+        """Whether nobody has asked for anything for so long."""
+        return not self.busy and time.monotonic() - self.used_at >= self.terms.idle_seconds
 
     async def is_abandoned(self) -> bool:
-        """Whether it is idle, and nothing it has delivered was extended at another server."""
-        if not self.is_idle(time.monotonic()):
+        """Whether it is idle, and nobody is expected: what is delivered is the client's until its
+        visibility has passed. Only the database knows of that, since any server can settle or
+        extend it.
+        """
+        if not self.is_idle or time.monotonic() < self._looks_at:
             return False
         left = await self.mq._run(partial(awaited, self.mq._store, self._subscriber))  # noqa: SLF001 - the library's own
-        now = time.monotonic()
-        self._awaited_until = now + left
-        return self.is_idle(now)
+        self._looks_at = time.monotonic() + min(left, LOOK_SECONDS)
+        return left <= 0 and self.is_idle
 
     @property
     def closed(self) -> bool:
@@ -207,7 +210,7 @@ class Consumer:
             and handed.until > now
             and not handed.delivery.lost
         ]
-        self._repeated.update(handed.claim for handed in again)
+        self._askers.update(handed.claim for handed in again)
         return again
 
     def _forget(self) -> None:
@@ -217,7 +220,7 @@ class Consumer:
         now = time.monotonic()
         self.open = {claim: handed for claim, handed in self.open.items() if handed.until > now}
         self._last = None
-        self._repeated.intersection_update(self.open)
+        self._askers = Counter({c: n for c, n in self._askers.items() if c in self.open})
 
     def _hand(self, deliveries: Iterable[AsyncDelivery[Any]], id: str | None) -> list[Handed]:
         until = time.monotonic() + self.terms.visibility_seconds
@@ -227,6 +230,7 @@ class Consumer:
             if claim is not None:
                 let_go(delivery)  # who has it is not here, so only its visibility tells
                 self.open[claim] = Handed(claim, delivery, until)
+                self._askers[claim] = 1
                 handed.append(self.open[claim])
         if id is not None:
             self._last = (id, handed)
@@ -252,13 +256,15 @@ class Consumer:
         return True
 
     async def forsake(self, handed: Sequence[Handed]) -> None:
-        """Somebody has gone who was to have these: what nobody else has is given back."""
-        await self.give_back([one for one in handed if one.claim not in self._repeated])
+        """Somebody has gone who was to have these: what nobody else asked for is given back."""
+        self._askers.subtract(one.claim for one in handed)
+        await self.give_back([one for one in handed if self._askers[one.claim] <= 0])
 
     async def give_back(self, handed: Sequence[Handed]) -> None:
         """Have others get what reached nobody, at once, at no attempt."""
         for one in handed:
             self.open.pop(one.claim, None)
+            self._askers.pop(one.claim, None)
         releases = [one.delivery.release() for one in handed]
         for outcome in await asyncio.gather(*releases, return_exceptions=True):
             if isinstance(outcome, BaseException) and not isinstance(outcome, RowMQError):
@@ -406,8 +412,9 @@ class Consumers:
         return bool(found)
 
     def reopen(self) -> None:
-        """What was closed is to be used again."""
+        """What was closed is to be used again, perhaps with another database behind its URL."""
         self.closing = False
+        self.seal.database = None
 
     def hush(self) -> None:
         """The process is going down: have nobody wait any longer, and no new ones begin."""
@@ -416,7 +423,6 @@ class Consumers:
     async def close(self) -> None:
         """Hand everything over."""
         self.hush()
-        self.seal.database = None  # the next ones may find another one behind the URL
         if self._sweeper is not None:
             self._sweeper.cancel()
             self._sweeper = None
